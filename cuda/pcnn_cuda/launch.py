@@ -1,0 +1,104 @@
+"""Launch shapes, and kernel signatures read from the ``.cu`` files: the host never writes either twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from pcnn_bench.errors import DeviceError
+
+BLOCK_THREADS = 256
+MAX_GRID_X = 2**31 - 1
+MAX_INDEX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block extents (x, y, z) and bytes of dynamic shared memory."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+def linear(element_count: int) -> Launch:
+    """One thread an element in blocks of ``BLOCK_THREADS``, the grid rounded up.
+
+    Raises:
+        DeviceError: the kernels' 32-bit indices cannot reach every element.
+    """
+    if not 0 < element_count <= MAX_INDEX:
+        raise DeviceError(
+            f"a kernel over {element_count} elements exceeds 32-bit indices; use a smaller batch_size"
+        )
+    return Launch(((element_count - 1) // BLOCK_THREADS + 1, 1, 1), (BLOCK_THREADS, 1, 1))
+
+
+def blocks(block_count: int) -> Launch:
+    """``block_count`` blocks of ``BLOCK_THREADS``, for kernels in which a block owns an output.
+
+    Raises:
+        DeviceError: more blocks than a grid can hold.
+    """
+    if not 0 < block_count <= MAX_GRID_X:
+        raise DeviceError(f"{block_count} blocks exceed a grid; use a smaller layer or batch_size")
+    return Launch((block_count, 1, 1), (BLOCK_THREADS, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One kernel parameter: ``code`` is P (pointer), i (int) or f (float); ``element`` what a pointer points to."""
+
+    code: str
+    element: str = ""
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_KERNEL = re.compile(
+    r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)", re.DOTALL
+)
+_PARAMETER = re.compile(
+    r"^(?:const\s+)?(?P<type>float|int|unsigned char|unsigned)\s*(?P<pointer>\*)?"
+    r"\s*(?:__restrict__\s+)?(?P<name>\w+)$"
+)
+_ELEMENTS = {"float": "float32", "int": "int32", "unsigned": "uint32", "unsigned char": "uint8"}
+
+
+def kernel_text(source: str) -> str:
+    """The text of ``pcnn_cuda/<source>``, wherever the package is installed."""
+    return (resources.files("pcnn_cuda") / source).read_text(encoding="utf-8")
+
+
+def kernel_sources() -> list[str]:
+    """The names of every ``.cu`` of the package, sorted."""
+    names = (entry.name for entry in resources.files("pcnn_cuda").iterdir())
+    return sorted(name for name in names if name.endswith(".cu"))
+
+
+@cache
+def signatures(text: str) -> Mapping[str, Mapping[str, Parameter]]:
+    """Kernel name -> parameter name -> parameter, for every ``__global__`` of a source text, in order.
+
+    Raises:
+        ValueError: a parameter that is neither a pointer to a known type nor an ``int`` or a ``float``.
+    """
+    return {
+        name: dict(_parameter(part) for part in " ".join(parameters.split()).split(",") if part)
+        for name, parameters in _KERNEL.findall(_COMMENT.sub("", text))
+    }
+
+
+def _parameter(declaration: str) -> tuple[str, Parameter]:
+    """``const float* __restrict__ x`` -> ("x", Parameter("P", "float32"))."""
+    match = _PARAMETER.match(declaration.strip())
+    if match is None:
+        raise ValueError(f"kernel parameter {declaration.strip()!r}: use a pointer, int or float")
+    if match["pointer"]:
+        return match["name"], Parameter("P", _ELEMENTS[match["type"]])
+    codes = {"int": "i", "float": "f"}
+    if match["type"] not in codes:
+        raise ValueError(f"kernel parameter {declaration.strip()!r}: by value only int and float")
+    return match["name"], Parameter(codes[match["type"]])

@@ -1,0 +1,153 @@
+"""The protocol every engine satisfies; training, timing and verification know nothing else of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pcnn_bench.network import Floats, Labels, Network
+
+Phase = Literal["forward", "backward", "update", "transfer", "step"]
+StagePhase = Literal["forward", "backward", "update"]
+STAGE_PHASES: tuple[StagePhase, ...] = ("forward", "backward", "update")
+WHOLE_STEP = "*"
+"""The stage name of rows that concern the whole step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one phase of a stage executes for one batch."""
+
+    flop_count: int
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The unit of timing: an op in its place, covering one or more consecutive layers.
+
+    ``work`` gives, for a batch size, the phases in which the stage executes something; a phase that is absent is
+    neither timed nor reported.
+    """
+
+    name: str
+    layers: tuple[str, ...]
+    op: str
+    work: Callable[[int], Mapping[StagePhase, Work]]
+    direction: Literal["", "push", "pull"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """One tensor an engine holds. Steps count the stage passes of a training step from 0; -1 where it lives always."""
+
+    category: Literal[
+        "dataset", "input", "parameters", "gradients", "optimizer", "activations", "workspace", "peak"
+    ]
+    stage: str
+    tensor: str
+    byte_count: int
+    first_step: int | None = None
+    last_step: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a stage is given to be checked by itself: x, and the gradient of its output (or labels for the loss)."""
+
+    x: Floats
+    grad_y: Floats | None = None
+    labels: Labels | None = None
+    parameters: Mapping[str, Floats] = field(default_factory=dict)
+
+
+class StageClock(Protocol):
+    """Times the spans of one step; reads them only when drained, so timing adds no waits."""
+
+    kind: Literal["host", "device"]
+
+    def span(self, stage: str, phase: StagePhase) -> AbstractContextManager[None]:
+        """Bracket the work queued in the body."""
+        ...
+
+    def drain(self) -> list[tuple[str, StagePhase, float]]:
+        """Wait once; (stage, phase, microseconds) of every span since the last call."""
+        ...
+
+
+class Engine(Protocol):
+    """One implementation of the network, ready to train batches of up to ``batch_size`` images.
+
+    Everything is allocated and compiled by the constructor. ``set_batch`` and ``step`` may only queue work;
+    ``finish`` waits for it.
+    """
+
+    name: Literal["baseline", "cuda"]
+    device: Literal["cpu", "gpu", "emulated"]
+    rung: str
+    """Empty for the baseline."""
+    network: Network
+    batch_size: int
+    stages: Sequence[Stage]
+    compile_s: float
+    transfer_s: float
+    """Host seconds spent in copies to and from the device since the engine was made."""
+
+    def load_parameters(self, parameters: Mapping[str, Floats]) -> None:
+        """Copy these in (full names, ``conv2d1.weight``) and zero the optimiser's state."""
+        ...
+
+    def parameters(self) -> dict[str, Floats]:
+        """A copy of the parameters by full name; waits for queued steps."""
+        ...
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Takes effect with the next step; 0 leaves the parameters as they are."""
+        ...
+
+    def set_batch(self, x: Floats, labels: Labels) -> None:
+        """x (n, C, H, W), labels (n,), 1 <= n <= batch_size: bring the batch to where ``step`` reads it."""
+        ...
+
+    def step(self, clock: StageClock | None = None) -> None:
+        """Forward, loss, backward and update on the batch set last."""
+        ...
+
+    def take_losses(self) -> Floats:
+        """Wait; the loss of every image of every step since the last call, in training order."""
+        ...
+
+    def evaluate(self, x: Floats, labels: Labels) -> tuple[Floats, Labels]:
+        """x (n, C, H, W), n <= batch_size -> losses (n,) and predicted classes (n,); parameters stay."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until everything queued is done."""
+        ...
+
+    def make_clock(self) -> StageClock:
+        """A clock that measures this engine's spans."""
+        ...
+
+    def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
+        """Run one stage by itself on what is given; outputs hold NaN before it runs.
+
+        Returns ``y`` (for a loss ``losses``), and where it has them ``grad_x``, ``grad_<parameter>``; and after
+        an update with zero velocity the new ``<parameter>``. Parameter names are the layer's own for a stage of one
+        layer and full names otherwise. The engine's parameters are the given ones afterwards.
+        """
+        ...
+
+    def memory(self) -> list[MemoryUse]:
+        """Every tensor held while training, and one ``peak`` row."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; the engine is not used again."""
+        ...

@@ -1,0 +1,204 @@
+"""The run folder: its rows, writing it so that nothing is ever half written, reading and validating it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pcnn_bench.errors import ResultsError
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """layers.csv: one phase of one stage, summarised over its steady samples; stage ``*`` is the whole step."""
+
+    engine: str
+    device: str
+    rung: str
+    stage: str
+    layers: str
+    op: str
+    direction: str
+    phase: str
+    batch_size: int
+    sample_count: int
+    warmup_count: int
+    median_us: float | None
+    mad_us: float | None
+    min_us: float | None
+    p25_us: float | None
+    p75_us: float | None
+    first_us: float | None
+    compile_ms: float | None
+    flop_count: int | None
+    byte_count: int | None
+    gflop_per_s: float | None
+    gbyte_per_s: float | None
+    clock: str
+    flags: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """samples.csv: one timed call, warm-ups included; ``time_us`` is per step where a sample spans several."""
+
+    engine: str
+    device: str
+    rung: str
+    stage: str
+    phase: str
+    batch_size: int
+    repeat: int
+    step_count: int
+    is_warmup: bool
+    time_us: float
+    flags: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """epochs.csv: ``wall_s`` is this epoch's training time alone, evaluation excluded."""
+
+    engine: str
+    device: str
+    rung: str
+    epoch: int
+    train_loss: float | None
+    test_loss: float | None
+    test_accuracy: float | None
+    wall_s: float
+    images_per_s: float
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRow:
+    """memory.csv: one tensor; ``peak`` rows give the most held at one time."""
+
+    engine: str
+    device: str
+    rung: str
+    category: str
+    stage: str
+    tensor: str
+    byte_count: int
+    first_step: int | None
+    last_step: int | None
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """checks.csv: one comparison with the baseline, made before anything of that stage was timed."""
+
+    engine: str
+    device: str
+    rung: str
+    stage: str
+    quantity: str
+    shape: str
+    max_abs_error: float
+    allowed_error: float
+    status: str
+
+
+Row = LayerRow | SampleRow | EpochRow | MemoryRow | CheckRow
+TABLES: dict[str, type[Row]] = {
+    "layers": LayerRow,
+    "samples": SampleRow,
+    "epochs": EpochRow,
+    "memory": MemoryRow,
+    "checks": CheckRow,
+}
+
+
+def _cell(value: object) -> object:
+    """Absent is empty, never 0; floats keep all their digits; booleans are 0 and 1."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return int(value)
+    return repr(float(value)) if isinstance(value, float) else value
+
+
+def _table_text(kind: type[Row], rows: Iterable[Row]) -> str:
+    """The CSV text of one table, header included."""
+    names = [field.name for field in fields(kind)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
+    return text.getvalue()
+
+
+class RunFolder:
+    """A run folder being written. Each file is replaced whole, so a reader never sees half of one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, parent: Path, name: str) -> RunFolder:
+        """Make ``parent/name``, or ``name-2``, ``name-3`` ... where that exists, and prove that it can be written.
+
+        Raises:
+            ResultsError: the folder cannot be made or written.
+        """
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 1000):
+                path = parent / (name if attempt == 1 else f"{name}-{attempt}")
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                folder = cls(path)
+                folder.write_text("run.json", "{}\n")
+                return folder
+        except OSError as error:
+            raise ResultsError(
+                f"{parent}: cannot write results here ({error.strerror or error}); choose a folder with --output"
+            ) from error
+        raise ResultsError(f"{parent / name}: 999 runs of this name exist; choose a folder with --output")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace one file by ``text``."""
+        self.write_bytes(name, text.encode("utf-8"))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Replace one file by ``data``.
+
+        Raises:
+            ResultsError: the disk is full or the folder is gone; what was there before is intact.
+        """
+        target = self.path / name
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(partial, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise ResultsError(
+                f"{target}: cannot be written ({error.strerror or error}); what was written before is kept"
+            ) from error
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Replace one JSON file; NaN and infinity are refused, since other readers refuse them."""
+        self.write_text(name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def write_table(self, name: str, rows: Iterable[Row]) -> None:
+        """Replace ``name.csv``; the columns are the fields of the table's dataclass."""
+        self.write_text(f"{name}.csv", _table_text(TABLES[name], rows))
