@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from pcnn_bench.config import load_config
     from pcnn_bench.network import Network
     from pcnn_bench.results import load_results
-    from pcnn_bench.run import run
+    from pcnn_bench.running import run
 
 __version__ = "0.1.0"
 __all__ = ["Network", "__version__", "load_config", "load_results", "run"]
 
 _HOMES = {
     "load_config": "pcnn_bench.config",
-    "run": "pcnn_bench.run",
+    "run": "pcnn_bench.running",
     "Network": "pcnn_bench.network",
     "load_results": "pcnn_bench.results",
 }
