@@ -47,7 +47,14 @@ class MemoryUse:
     """One tensor an engine holds. Steps count the stage passes of a training step from 0; -1 where it lives always."""
 
     category: Literal[
-        "dataset", "input", "parameters", "gradients", "optimizer", "activations", "workspace", "peak"
+        "dataset",
+        "input",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "workspace",
+        "peak",
     ]
     stage: str
     tensor: str
@@ -70,7 +77,10 @@ class Probe:
 class StageClock(Protocol):
     """Times the spans of one step; reads them only when drained, so timing adds no waits."""
 
-    kind: Literal["host", "device"]
+    @property
+    def kind(self) -> Literal["host", "device"]:
+        """Whose time it reads."""
+        ...
 
     def span(self, stage: str, phase: StagePhase) -> AbstractContextManager[None]:
         """Bracket the work queued in the body."""
@@ -88,16 +98,45 @@ class Engine(Protocol):
     ``finish`` waits for it.
     """
 
-    name: Literal["baseline", "cuda"]
-    device: Literal["cpu", "gpu", "emulated"]
-    rung: str
-    """Empty for the baseline."""
-    network: Network
-    batch_size: int
-    stages: Sequence[Stage]
-    compile_s: float
-    transfer_s: float
-    """Host seconds spent in copies to and from the device since the engine was made."""
+    @property
+    def name(self) -> Literal["baseline", "cuda"]:
+        """Which implementation this is."""
+        ...
+
+    @property
+    def device(self) -> Literal["cpu", "gpu", "emulated"]:
+        """Where it runs."""
+        ...
+
+    @property
+    def rung(self) -> str:
+        """The rung of the ladder; empty for the baseline."""
+        ...
+
+    @property
+    def network(self) -> Network:
+        """What it trains."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """The most images in a batch."""
+        ...
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The stages in forward order, the loss last."""
+        ...
+
+    @property
+    def compile_s(self) -> float:
+        """Host seconds spent compiling and loading kernels."""
+        ...
+
+    @property
+    def transfer_s(self) -> float:
+        """Host seconds spent in copies to and from the device since the engine was made."""
+        ...
 
     def load_parameters(self, parameters: Mapping[str, Floats]) -> None:
         """Copy these in (full names, ``conv2d1.weight``) and zero the optimiser's state."""
@@ -138,9 +177,10 @@ class Engine(Protocol):
     def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
         """Run one stage by itself on what is given; outputs hold NaN before it runs.
 
-        Returns ``y`` (for a loss ``losses``), and where it has them ``grad_x``, ``grad_<parameter>``; and after
-        an update with zero velocity the new ``<parameter>``. Parameter names are the layer's own for a stage of one
-        layer and full names otherwise. The engine's parameters are the given ones afterwards.
+        Returns ``y`` (for a loss ``losses``), and where it has them ``grad_x``, ``grad_<parameter>``; and the new
+        ``<parameter>`` after two updates with these gradients that begin with zero velocity (two, so that momentum
+        shows). Parameter names are the layer's own where one layer of the stage has any, else full names. The
+        engine's parameters are the given ones afterwards.
         """
         ...
 

@@ -125,9 +125,7 @@ class Network:
         return parameters
 
 
-def _resolve(
-    input_shape: Shape, specs: Sequence[LayerSpec], needs_grad_x: bool
-) -> Iterator[Layer]:
+def _resolve(input_shape: Shape, specs: Sequence[LayerSpec], needs_grad_x: bool) -> Iterator[Layer]:
     """Give each spec its name and shapes."""
     ordinals: Counter[str] = Counter()
     taken: dict[str, int] = {}
@@ -139,7 +137,8 @@ def _resolve(
             raise NetworkError(f"the name {name!r} is taken by the program; choose another", index)
         if name in taken:
             raise NetworkError(
-                f"the name {name!r} is used by layers {taken[name]} and {index}; choose another", index
+                f"the name {name!r} is used by layers {taken[name]} and {index}; choose another",
+                index,
             )
         taken[name] = index
         x = (1, *shape)

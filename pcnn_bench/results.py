@@ -1,4 +1,4 @@
-"""The run folder: its rows, writing it so that nothing is ever half written, reading and validating it."""
+"""The run folder: its rows, writing it so that nothing is half written, and the way to read it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pcnn_bench.errors import ResultsError
+
+if TYPE_CHECKING:
+    from pcnn_bench.results_reading import Results
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """layers.csv: one phase of one stage, summarised over its steady samples; stage ``*`` is the whole step."""
+    """layers.csv: one phase of one stage over its steady samples; stage ``*`` is the whole step."""
 
     engine: str
     device: str
@@ -49,7 +52,10 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class SampleRow:
-    """samples.csv: one timed call, warm-ups included; ``time_us`` is per step where a sample spans several."""
+    """samples.csv: one timed call, warm-ups included.
+
+    ``time_us`` is per step where a sample spans several.
+    """
 
     engine: str
     device: str
@@ -98,7 +104,7 @@ class MemoryRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """checks.csv: one comparison with the baseline, made before anything of that stage was timed."""
+    """checks.csv: one comparison with the baseline, made before that stage was timed."""
 
     engine: str
     device: str
@@ -141,14 +147,14 @@ def _table_text(kind: type[Row], rows: Iterable[Row]) -> str:
 
 
 class RunFolder:
-    """A run folder being written. Each file is replaced whole, so a reader never sees half of one."""
+    """A run folder being written; each file is replaced whole, so no reader sees half of one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, parent: Path, name: str) -> RunFolder:
-        """Make ``parent/name``, or ``name-2``, ``name-3`` ... where that exists, and prove that it can be written.
+        """Make ``parent/name``, or ``name-2`` ... if that exists, and prove that it is writable.
 
         Raises:
             ResultsError: the folder cannot be made or written.
@@ -166,9 +172,12 @@ class RunFolder:
                 return folder
         except OSError as error:
             raise ResultsError(
-                f"{parent}: cannot write results here ({error.strerror or error}); choose a folder with --output"
+                f"{parent}: cannot write results here ({error.strerror or error});"
+                " choose a folder with --output"
             ) from error
-        raise ResultsError(f"{parent / name}: 999 runs of this name exist; choose a folder with --output")
+        raise ResultsError(
+            f"{parent / name}: 999 runs of this name exist; choose a folder with --output"
+        )
 
     def write_text(self, name: str, text: str) -> None:
         """Replace one file by ``text``."""
@@ -192,7 +201,8 @@ class RunFolder:
         except OSError as error:
             partial.unlink(missing_ok=True)
             raise ResultsError(
-                f"{target}: cannot be written ({error.strerror or error}); what was written before is kept"
+                f"{target}: cannot be written ({error.strerror or error});"
+                " what was written before is kept"
             ) from error
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
@@ -202,3 +212,15 @@ class RunFolder:
     def write_table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace ``name.csv``; the columns are the fields of the table's dataclass."""
         self.write_text(f"{name}.csv", _table_text(TABLES[name], rows))
+
+
+def load_results(path: str | Path) -> Results:
+    """Read one run folder, or every run folder below ``path``; faults become ``Results.warnings``.
+
+    Raises:
+        ResultsError: there is no such folder, or nothing usable in it.
+    """
+    # Writers need no pandas, which takes longer to import than everything else here.
+    from pcnn_bench.results_reading import read_results
+
+    return read_results(Path(path))

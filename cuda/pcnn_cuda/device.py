@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, Protocol
@@ -53,7 +53,10 @@ Argument = DeviceArray | int | float
 class BoundLaunch(Protocol):
     """A kernel with its launch shape and arguments: calling it queues one launch."""
 
-    kernel_name: str
+    @property
+    def kernel_name(self) -> str:
+        """Which kernel it launches."""
+        ...
 
     def __call__(self) -> None:
         """Queue the launch.
@@ -71,7 +74,10 @@ class BoundLaunch(Protocol):
 class Kernel(Protocol):
     """A compiled ``__global__`` function."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name in the ``.cu``."""
+        ...
 
     def bind(self, launch: Launch, /, **arguments: Argument) -> BoundLaunch:
         """Check ``arguments`` against the parameters in the ``.cu`` and fix them.
@@ -89,19 +95,39 @@ class Event(Protocol):
 class Device(Protocol):
     """One device. All work is queued in order; ``synchronize`` and ``copy_out`` wait."""
 
-    kind: Literal["gpu", "emulated"]
-    launched: Counter[str]
-    """Launches so far by kernel name."""
-    compile_s: float
-    """Host seconds spent compiling and loading kernels."""
-    allocated_bytes: int
-    """Bytes held now by ``empty``."""
+    @property
+    def kind(self) -> Literal["gpu", "emulated"]:
+        """Which of the two devices this is."""
+        ...
+
+    @property
+    def launched(self) -> Counter[str]:
+        """Launches so far by kernel name; may be cleared."""
+        ...
+
+    @property
+    def compile_s(self) -> float:
+        """Host seconds spent compiling and loading kernels."""
+        ...
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes held now by ``empty``."""
+        ...
 
     def compile(self, source: str, /, **constants: int) -> Mapping[str, Kernel]:
         """The kernels of ``pcnn_cuda/<source>`` with each constant as ``-D``; kept for later calls.
 
         Raises:
             DeviceError: the compiler is missing, does not fit, or refuses the source; one line with the remedy.
+        """
+        ...
+
+    def prefetch(self, builds: Sequence[tuple[str, Mapping[str, int]]]) -> None:
+        """Compile these (source, constants) side by side, so that ``compile`` finds them done.
+
+        Raises:
+            DeviceError: as ``compile``.
         """
         ...
 
@@ -158,7 +184,10 @@ class Device(Protocol):
         ...
 
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {"i": (int, np.integer), "f": (int, float, np.floating)}
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "i": (int, np.integer),
+    "f": (int, float, np.floating),
+}
 
 
 def check_arguments(
@@ -185,7 +214,9 @@ def check_arguments(
         if parameter.code == "P":
             if not isinstance(value, DeviceArray) or value.dtype != parameter.element:
                 found = value.dtype if isinstance(value, DeviceArray) else type(value).__name__
-                raise TypeError(f"{kernel}: {name} must be {parameter.element} on the device, not {found}")
+                raise TypeError(
+                    f"{kernel}: {name} must be {parameter.element} on the device, not {found}"
+                )
         elif isinstance(value, bool) or not isinstance(value, _PYTHON_TYPES[parameter.code]):
             wanted = "an int" if parameter.code == "i" else "a float"
             raise TypeError(f"{kernel}: {name} must be {wanted}, not {type(value).__name__}")

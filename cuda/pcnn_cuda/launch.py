@@ -12,7 +12,7 @@ from pcnn_bench.errors import DeviceError
 
 BLOCK_THREADS = 256
 MAX_GRID_X = 2**31 - 1
-MAX_INDEX = 2**31 - 1
+MAX_INDEX = 2**31 - BLOCK_THREADS  # so that the last, partly filled block still counts in 32 bits
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,5 +162,7 @@ def window_extent(kind: str, size: int, window: int, stride: int, padding: int =
     """
     if size + 2 * padding < window:
         padded = f" ({size + 2 * padding} with padding)" if padding else ""
-        raise SpecError(f"{kind}: a window of {window} exceeds the input's {size}{padded}")
+        raise SpecError(
+            f"{kind}: a window of {window} exceeds the input's {size}{padded}; make it smaller"
+        )
     return (size + 2 * padding - window) // stride + 1

@@ -7,7 +7,14 @@ from typing import Any
 
 from pydantic import model_validator
 
-from pcnn_bench.layers.base import FLOAT_BYTES, LayerSpec, Pair, Shape, require_images, window_extent
+from pcnn_bench.layers.base import (
+    FLOAT_BYTES,
+    LayerSpec,
+    Pair,
+    Shape,
+    require_images,
+    window_extent,
+)
 
 
 class PoolingSpec(LayerSpec):
@@ -20,8 +27,8 @@ class PoolingSpec(LayerSpec):
     @classmethod
     def _default_stride(cls, values: Any) -> Any:
         """An absent or null stride is the size."""
-        if isinstance(values, dict) and values.get("stride") is None and "size" in values:
-            return {**values, "stride": values["size"]}
+        if isinstance(values, dict) and values.get("stride") is None:
+            return {**values, "stride": values.get("size")}
         return values
 
     def output_shape(self, x: Shape) -> Shape:

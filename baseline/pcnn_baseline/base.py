@@ -1,0 +1,63 @@
+"""What every layer of the baseline has: parameters, gradients, a workspace, and the two passes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from pcnn_baseline.arrays import Array, DType, Workspace
+from pcnn_bench.network import Labels, Layer
+
+
+class BaselineLayer(ABC):
+    """One layer on the CPU.
+
+    ``parameters`` and ``gradients`` map ``weight`` and ``bias`` to arrays that are written in place, never replaced.
+    Results of ``forward`` and ``backward`` belong to the layer and are overwritten by its next call.
+    """
+
+    keeps: ClassVar[frozenset[str]] = frozenset()
+    """What forward leaves for backward: names in the workspace, or ``x`` for the array it was given."""
+
+    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+        self.layer = layer
+        self.parameters: dict[str, Array] = {
+            name: np.zeros(shape, dtype) for name, shape in layer.parameters.items()
+        }
+        self.gradients: dict[str, Array] = {
+            name: np.zeros(shape, dtype) for name, shape in layer.parameters.items()
+        }
+        self.workspace = Workspace(dtype)
+
+    @abstractmethod
+    def forward(self, x: Array) -> Array:
+        """x (N, ...) -> y (N, ...)."""
+
+    @abstractmethod
+    def backward(self, grad_y: Array) -> Array | None:
+        """grad_y of the last forward's y -> grad_x, None where ``needs_grad_x`` is false; fills ``gradients``."""
+
+
+class BaselineLoss(ABC):
+    """The last stage: scores and labels in, one number a sample out. Ownership as for layers."""
+
+    keeps: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+        self.layer = layer
+        self.workspace = Workspace(dtype)
+
+    @abstractmethod
+    def forward(self, x: Array, labels: Labels) -> Array:
+        """x (N, K), labels (N,) in 0 .. K-1 -> losses (N,)."""
+
+    @abstractmethod
+    def backward(self) -> Array:
+        """The gradient (N, K) of the last batch's mean loss, so divided by N."""
+
+
+def predictions(x: Array) -> Labels:
+    """x (N, K) -> the class of the largest score (N,); the first on a tie."""
+    return x.argmax(axis=1).astype(np.int32)

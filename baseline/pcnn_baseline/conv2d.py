@@ -1,0 +1,110 @@
+"""Convolution: kernel columns are unrolled, then one matrix product makes one row of the output."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from pcnn_baseline.arrays import Array, DType, in_memory, of_batch
+from pcnn_baseline.base import BaselineLayer
+from pcnn_bench.layers.conv2d import Conv2dSpec
+from pcnn_bench.network import Layer
+
+
+class Conv2d(BaselineLayer):
+    """y[n,k,p,q] = bias[k] + sum over c,r,s of x[n,c,p*stride+r-padding,q*stride+s-padding] weight[k,c,r,s].
+
+    ``unrolled`` (H, C, S, Q, N) holds, for each kernel column s, the columns of the padded x that it meets. The R
+    rows which output row p needs are neighbours there, so they are a matrix (R*C*S, Q*N) without a copy, and
+
+        y[p] (K, Q*N) = weight (K, R*C*S) @ window[p] (R*C*S, Q*N).
+
+    It is the usual im2col (Chellapilla, Puri, Simard 2006, section 3) with a copy of S instead of R*S values for
+    each input value.
+    """
+
+    keeps: ClassVar[frozenset[str]] = frozenset({"unrolled"})
+
+    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+        super().__init__(layer, dtype)
+        assert isinstance(layer.spec, Conv2dSpec)
+        self._spec = layer.spec
+        self._unrolled: Array = np.empty(0, dtype)
+
+    def forward(self, x: Array) -> Array:
+        """x (N, C, H, W) -> y (N, K, P, Q)."""
+        n, k, p, q = self.layer.batch_y(x.shape[0])
+        rows: Array = self.workspace.array("y", (p, k, q * n))
+        self._unrolled = self._unroll(x)
+        np.matmul(self._weight_matrix(), self._windows(self._unrolled), out=rows)
+        rows += self.parameters["bias"][:, None]
+        return of_batch(rows.reshape(p, k, q, n))
+
+    def backward(self, grad_y: Array) -> Array | None:
+        """grad_y (N, K, P, Q) -> grad_x (N, C, H, W) or None."""
+        n, k, p, q = grad_y.shape
+        grad_rows = in_memory(grad_y).reshape(p, k, q * n)
+        self.gradients["bias"][...] = grad_rows.sum(axis=(0, 2))
+        self._backward_weight(grad_rows)
+        return self._backward_x(grad_rows) if self.layer.needs_grad_x else None
+
+    def _backward_weight(self, grad_rows: Array) -> None:
+        """grad_weight = sum over p of grad_y[p] @ window[p]^T."""
+        k, c, r, s = self.parameters["weight"].shape
+        grad_matrix: Array = self.workspace.array("grad_weight_matrix", (k, r * c * s))
+        term: Array = self.workspace.array("grad_weight_term", (k, r * c * s))
+        grad_matrix.fill(0)
+        for grad_row, window in zip(grad_rows, self._windows(self._unrolled), strict=True):
+            grad_matrix += np.matmul(grad_row, window.T, out=term)
+        self.gradients["weight"][...] = grad_matrix.reshape(k, r, c, s).transpose(0, 2, 1, 3)
+
+    def _backward_x(self, grad_rows: Array) -> Array:
+        """weight^T @ grad_y[p], added to the window it came from; then columns back to their places."""
+        c, height, width = self.layer.x_shape
+        (pad_h, pad_w), (stride_h, stride_w) = self._spec.padding, self._spec.stride
+        h, c, s, q, n = self._unrolled.shape
+        r = self._spec.kernel[0]
+
+        weight = self._weight_matrix().T
+        grad_unrolled: Array = self.workspace.array("grad_unrolled", (h, c, s, q, n))
+        term: Array = self.workspace.array("grad_window", (r, c, s, q, n))
+        grad_unrolled.fill(0)
+        for p, grad_row in enumerate(grad_rows):
+            np.matmul(weight, grad_row, out=term.reshape(r * c * s, q * n))
+            grad_unrolled[p * stride_h : p * stride_h + r] += term
+
+        grad_padded: Array = self.workspace.array("grad_padded", (h, c, width + 2 * pad_w, n))
+        grad_padded.fill(0)
+        for column in range(s):
+            grad_padded[:, :, column::stride_w][:, :, :q] += grad_unrolled[:, :, column]
+        return of_batch(grad_padded[pad_h : pad_h + height, :, pad_w : pad_w + width])
+
+    def _unroll(self, x: Array) -> Array:
+        """x (N, C, H, W) -> (H + 2 padding, C, S, Q, N)."""
+        rows = in_memory(x)
+        h, c, w, n = rows.shape
+        (pad_h, pad_w), stride = self._spec.padding, self._spec.stride[1]
+        if pad_h or pad_w:
+            padded: Array = self.workspace.array("padded", (h + 2 * pad_h, c, w + 2 * pad_w, n))
+            padded.fill(0)
+            padded[pad_h : pad_h + h, :, pad_w : pad_w + w] = rows
+            rows = padded
+        columns = sliding_window_view(rows, self._spec.kernel[1], axis=2)[:, :, ::stride]
+        h, c, q, n, s = columns.shape
+        unrolled: Array = self.workspace.array("unrolled", (h, c, s, q, n))
+        unrolled[...] = columns.transpose(0, 1, 4, 2, 3)
+        return unrolled
+
+    def _windows(self, unrolled: Array) -> Array:
+        """(H, C, S, Q, N) -> (P, R*C*S, Q*N), overlapping views: each holds the R rows that make one output row."""
+        _, c, s, q, n = unrolled.shape
+        r, stride = self._spec.kernel[0], self._spec.stride[0]
+        lines = unrolled.reshape(-1, q * n)
+        return sliding_window_view(lines, r * c * s, axis=0)[:: stride * c * s].transpose(0, 2, 1)
+
+    def _weight_matrix(self) -> Array:
+        """weight (K, C, R, S) -> (K, R*C*S), the order in which the unrolled rows lie."""
+        weight = self.parameters["weight"]
+        return weight.transpose(0, 2, 1, 3).reshape(weight.shape[0], -1)

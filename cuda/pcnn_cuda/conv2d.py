@@ -1,0 +1,69 @@
+"""Convolution, one thread an output: host code of ``conv2d.cu``."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import cast
+
+from pcnn_bench.layers.conv2d import Conv2dSpec
+from pcnn_cuda.device import BoundLaunch
+from pcnn_cuda.launch import BLOCK_THREADS, blocks, linear
+from pcnn_cuda.op import Op, Tensors
+
+
+class Conv2d(Op):
+    """Device twin of ``pcnn_baseline.conv2d``."""
+
+    stem = "conv2d"
+    backward_reads_x = True
+
+    def constants(self) -> dict[str, int]:
+        """The window: kernel, stride, padding; and the block that sums a weight gradient."""
+        spec = cast(Conv2dSpec, self.layer.spec)
+        window = {"KERNEL": spec.kernel, "STRIDE": spec.stride, "PAD": spec.padding}
+        return {"BLOCK_THREADS": BLOCK_THREADS} | {
+            f"{name}_{axis}": extent
+            for name, pair in window.items()
+            for axis, extent in zip("HW", pair, strict=True)
+        }
+
+    def forward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """x (N, C, H, W) -> y (N, K, P, Q)."""
+        return [
+            self.kernels["conv2d_forward"].bind(
+                linear(n * prod(self.layer.y_shape)), x=t.x, y=t.y, **t.parameters, **self._sizes(n)
+            )
+        ]
+
+    def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """grad_y (N, K, P, Q) -> grad_weight, grad_bias and, where needed, grad_x (N, C, H, W)."""
+        assert t.grad_y is not None
+        sizes, weight, bias = self._sizes(n), t.gradients["weight"], t.gradients["bias"]
+        launches = [
+            self.kernels["conv2d_backward_weight"].bind(
+                blocks(weight.size), x=t.x, grad_y=t.grad_y, grad_weight=weight, **sizes
+            ),
+            self.kernels["conv2d_backward_bias"].bind(
+                blocks(bias.size), grad_y=t.grad_y, grad_bias=bias,
+                **{name: sizes[name] for name in "NKPQ"},
+            ),
+        ]  # fmt: skip
+        if t.grad_x is not None:
+            launches.append(
+                self.kernels["conv2d_backward_input"].bind(
+                    linear(n * prod(self.layer.x_shape)),
+                    grad_y=t.grad_y, weight=t.parameters["weight"], grad_x=t.grad_x, **sizes,
+                )
+            )  # fmt: skip
+        return launches
+
+    def _sizes(self, n: int) -> dict[str, int]:
+        """N, C, H, W, K, P, Q as the kernels name them."""
+        return dict(zip("NCHWKPQ", (n, *self.layer.x_shape, *self.layer.y_shape), strict=True))
+
+
+EXAMPLE_CONSTANTS = (
+    dict(BLOCK_THREADS=256, KERNEL_H=5, KERNEL_W=5, STRIDE_H=1, STRIDE_W=1, PAD_H=2, PAD_W=2),
+    dict(BLOCK_THREADS=256, KERNEL_H=3, KERNEL_W=2, STRIDE_H=2, STRIDE_W=3, PAD_H=1, PAD_W=0),
+)
+"""What ``conv2d.cu`` is test-compiled with."""

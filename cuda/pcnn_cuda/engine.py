@@ -1,0 +1,397 @@
+"""The CUDA engine: runs a plan on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pcnn_bench.engine import MemoryUse, Probe, Stage, StageClock, StagePhase
+from pcnn_bench.errors import DeviceMemoryError
+from pcnn_bench.network import Floats, Labels, Network
+from pcnn_bench.optimizers import OptimizerSpec
+from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Event
+from pcnn_cuda.ladder import resolve_rung
+from pcnn_cuda.op import Tensors
+from pcnn_cuda.plan import Plan, PlannedStage, View
+from pcnn_cuda.sgd import Sgd
+
+NAN_BYTE = 0xFF
+"""Four of them are a NaN, so an element that no thread writes shows."""
+MEBIBYTE = 1 << 20
+
+
+@dataclass(slots=True)
+class StageLaunches:
+    """The launches of one stage for one batch size."""
+
+    stage: PlannedStage
+    forward: list[BoundLaunch]
+    backward: list[BoundLaunch]
+    update: list[BoundLaunch]
+
+
+class EventClock:
+    """Brackets launches with events and reads them later, so timing adds no waits."""
+
+    def __init__(self, device: Device) -> None:
+        self.kind: Literal["host", "device"] = "device" if device.kind == "gpu" else "host"
+        self._device = device
+        self._pending: list[tuple[str, StagePhase, Event, Event]] = []
+
+    @contextmanager
+    def span(self, stage: str, phase: StagePhase) -> Iterator[None]:
+        """Queue a start and a stop event around the body's launches."""
+        start = self._device.record()
+        yield
+        self._pending.append((stage, phase, start, self._device.record()))
+
+    def drain(self) -> list[tuple[str, StagePhase, float]]:
+        """Wait once; (stage, phase, microseconds) of every span since the last call."""
+        self._device.synchronize()
+        pending, self._pending = self._pending, []
+        return [
+            (stage, phase, self._device.elapsed_us(start, stop))
+            for stage, phase, start, stop in pending
+        ]
+
+
+class CudaEngine:
+    """Satisfies ``pcnn_bench.engine.Engine`` on either device.
+
+    Raises:
+        ConfigError: a rung that is not built.
+        DeviceError: a kernel does not compile, or a tensor is too large to index.
+        DeviceMemoryError: the plan does not fit; names the largest tensor and the largest batch that fits.
+    """
+
+    name: Literal["baseline", "cuda"] = "cuda"
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        batch_size: int,
+        optimizer: OptimizerSpec,
+        device: Device,
+        rung: str | None = None,
+    ) -> None:
+        self.network = network
+        self.batch_size = batch_size
+        self.rung = resolve_rung(rung)
+        self.device: Literal["cpu", "gpu", "emulated"] = device.kind
+        self.transfer_s = 0.0
+        self._device = device
+        self.plan = Plan(network, rung=self.rung, batch_size=batch_size, optimizer=optimizer)
+        self.stages: Sequence[Stage] = [stage.info for stage in self.plan.stages]
+        self._sgd = Sgd(optimizer)
+        self._load()
+        self._driver_free_before = device.free_bytes()[0]
+        self._memory = self._allocate()
+        self._tensors = {stage.info.name: self._resolve(stage) for stage in self.plan.stages}
+        self._launches: dict[int, list[StageLaunches]] = {}
+        self._losses = self._array(View(self.plan.losses, self.plan.losses.shape))
+        self._predictions = self._array(View(self.plan.predictions, self.plan.predictions.shape))
+        self._loss_count = 0
+        self._fetched_losses: list[Floats] = []
+        self._n = 0
+        self.set_learning_rate(optimizer.learning_rate)
+        self.load_parameters(network.initial_parameters(seed=0))
+
+    # Setting up
+
+    def _load(self) -> None:
+        """Compile every kernel of the plan, those of different sources side by side."""
+        before = self._device.compile_s
+        self._device.prefetch(sources_of([self.plan]))
+        for stage in self.plan.stages:
+            stage.op.load(self._device)
+        if any(stage.parameter for stage in self.plan.stages):
+            self._sgd.load(self._device)
+        self.compile_s = self._device.compile_s - before
+
+    def _allocate(self) -> DeviceArray:
+        """One allocation for the whole plan."""
+        free, total = self._device.free_bytes()
+        try:
+            if self.plan.byte_count > free:
+                raise DeviceMemoryError("")
+            return self._device.empty((self.plan.byte_count,), "uint8")
+        except DeviceMemoryError as error:
+            largest = max(self.plan.tensors(), key=lambda tensor: tensor.byte_count)
+            fits = largest_batch(self.plan, self.rung, free)
+            remedy = f"the largest batch_size that fits is {fits}" if fits else "no batch_size fits"
+            raise DeviceMemoryError(
+                f"out of device memory: batch_size {self.batch_size} needs "
+                f"{self.plan.byte_count / MEBIBYTE:.1f} MiB, of which layer "
+                f"{largest.stage or 'input'} needs {largest.byte_count / MEBIBYTE:.1f} for {largest.name}; "
+                f"{free / MEBIBYTE:.1f} of {total / MEBIBYTE:.1f} MiB are free; {remedy}"
+            ) from error
+
+    def _array(self, view: View) -> DeviceArray:
+        """A view's place in the allocation."""
+        base = DeviceArray(
+            self._memory.address + view.tensor.offset, view.tensor.shape, view.tensor.dtype
+        )
+        return base.view(view.shape, first=view.first)
+
+    def _resolve(self, stage: PlannedStage) -> Tensors:
+        """The arrays of a stage."""
+
+        def arrays(views: Mapping[str, View]) -> dict[str, DeviceArray]:
+            return {name: self._array(view) for name, view in views.items()}
+
+        labels, predictions = self.plan.labels, self.plan.predictions
+        return Tensors(
+            x=self._array(stage.x),
+            y=self._array(stage.y),
+            grad_x=self._array(stage.grad_x) if stage.grad_x else None,
+            grad_y=self._array(stage.grad_y) if stage.grad_y else None,
+            labels=self._array(View(labels, labels.shape)) if stage.is_loss else None,
+            predictions=self._array(View(predictions, predictions.shape))
+            if stage.is_loss
+            else None,
+            parameters=arrays(stage.parameters),
+            gradients=arrays(stage.gradients),
+            saved=arrays(stage.saved),
+        )
+
+    def _bind(self, n: int) -> list[StageLaunches]:
+        """The launches for batches of n images, bound once."""
+        if n not in self._launches:
+            self._launches[n] = [self._bind_stage(stage, n) for stage in self.plan.stages]
+        return self._launches[n]
+
+    def _bind_stage(self, stage: PlannedStage, n: int) -> StageLaunches:
+        """The launches of one stage for n images."""
+        tensors = self._tensors[stage.info.name]
+        update: list[BoundLaunch] = []
+        if stage.parameter and stage.gradient and stage.velocity:
+            update = self._sgd.update(
+                parameter=self._array(View(stage.parameter, stage.parameter.shape)),
+                grad=self._array(View(stage.gradient, stage.gradient.shape)),
+                velocity=self._array(View(stage.velocity, stage.velocity.shape)),
+                learning_rate=self._array(View(self.plan.learning_rate, (1,))),
+            )
+        return StageLaunches(
+            stage,
+            stage.op.forward(n, tensors),
+            stage.op.backward(n, tensors) if stage.needs_backward else [],
+            update,
+        )
+
+    # Parameters
+
+    def load_parameters(self, parameters: Mapping[str, Floats]) -> None:
+        """Copy these in (full names, ``conv2d1.weight``) and zero the optimiser's state."""
+        for full_name, array in self._parameter_arrays().items():
+            self._device.copy_in(array, parameters[full_name])
+        for stage in self.plan.stages:
+            if stage.velocity:
+                self._device.fill(self._array(View(stage.velocity, stage.velocity.shape)), 0)
+
+    def parameters(self) -> dict[str, Floats]:
+        """A copy of the parameters by full name; waits for queued steps."""
+        return {
+            name: np.asarray(self._device.copy_out(array), np.float32)
+            for name, array in self._parameter_arrays().items()
+        }
+
+    def _parameter_arrays(self) -> dict[str, DeviceArray]:
+        """Full name -> array."""
+        found: dict[str, DeviceArray] = {}
+        for stage in self.plan.stages:
+            for name, array in self._tensors[stage.info.name].parameters.items():
+                owner = next(layer.name for layer in stage.op.layers if layer.parameters)
+                found[name if "." in name else f"{owner}.{name}"] = array
+        return found
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Takes effect with the next step; 0 leaves the parameters as they are."""
+        rate = self._array(View(self.plan.learning_rate, (1,)))
+        self._device.copy_in(rate, np.array([learning_rate], np.float32))
+
+    # Training
+
+    def set_batch(self, x: Floats, labels: Labels) -> None:
+        """x (n, C, H, W), labels (n,): queue their copies to the device."""
+        start = time.perf_counter()
+        n = len(x)
+        inputs, targets = self.plan.input, self.plan.labels
+        self._device.copy_in(self._array(View(inputs, (n, *inputs.shape[1:]))), x)
+        self._device.copy_in(self._array(View(targets, (n,))), labels)
+        self._n = n
+        self.transfer_s += time.perf_counter() - start
+
+    def step(self, clock: StageClock | None = None) -> None:
+        """Forward, loss, backward and update on the batch set last."""
+        stages = self._bind(self._n)
+        self._next_losses(stages[-1])
+        if clock is None:
+            for stage in stages:
+                _launch(stage.forward)
+            for stage in reversed(stages):
+                _launch(stage.backward)
+            for stage in stages:
+                _launch(stage.update)
+            return
+        for stage in stages:
+            _launch_timed(clock, stage.stage.info.name, "forward", stage.forward)
+        for stage in reversed(stages):
+            _launch_timed(clock, stage.stage.info.name, "backward", stage.backward)
+        for stage in stages:
+            _launch_timed(clock, stage.stage.info.name, "update", stage.update)
+
+    def _next_losses(self, loss: StageLaunches) -> None:
+        """Point the loss at the next free places of the history; fetch the history when it is full."""
+        if self._loss_count + self._n > self._losses.size:
+            self._fetch_losses()
+        losses = self._losses.view((self._n,), first=self._loss_count)
+        loss.forward[0].rebind(loss=losses)
+        self._loss_count += self._n
+
+    def _fetch_losses(self) -> None:
+        """Move the history to the host; waits."""
+        if self._loss_count:
+            history = self._device.copy_out(self._losses.view((self._loss_count,)))
+            self._fetched_losses.append(np.asarray(history, np.float32))
+            self._loss_count = 0
+
+    def take_losses(self) -> Floats:
+        """Wait; the loss of every image of every step since the last call, in training order."""
+        self._fetch_losses()
+        fetched, self._fetched_losses = self._fetched_losses, []
+        return np.concatenate(fetched) if fetched else np.zeros(0, np.float32)
+
+    def evaluate(self, x: Floats, labels: Labels) -> tuple[Floats, Labels]:
+        """x (n, C, H, W) -> losses (n,) and predicted classes (n,); parameters and history stay."""
+        self.set_batch(x, labels)
+        stages = self._bind(self._n)
+        self._next_losses(stages[-1])
+        self._loss_count -= self._n  # the places are used for a moment, then given back
+        for stage in stages:
+            _launch(stage.forward)
+        losses = self._device.copy_out(self._losses.view((self._n,), first=self._loss_count))
+        predictions = self._device.copy_out(self._predictions.view((self._n,)))
+        return np.asarray(losses, np.float32), np.asarray(predictions, np.int32)
+
+    def finish(self) -> None:
+        """Wait until everything queued is done."""
+        self._device.synchronize()
+
+    def make_clock(self) -> EventClock:
+        """A clock on the device's events."""
+        return EventClock(self._device)
+
+    # Checking
+
+    def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
+        """Run one stage by itself; see ``Engine.probe``."""
+        planned = next(each for each in self.plan.stages if each.info.name == stage)
+        t = self._tensors[stage]
+        n = len(given.x)
+        launches = self._bind_stage(planned, n)
+        self.load_parameters({**self.parameters(), **self._full_names(planned, given.parameters)})
+
+        is_shared = t.x.address == t.y.address
+        x, y = _first(t.x, n), _first(t.y, n)
+        outputs = [*(() if is_shared else (y,)), *t.saved.values(), *t.gradients.values()]
+        for output in outputs:
+            self._device.fill(output, NAN_BYTE)
+        self._device.copy_in(x, given.x)
+        if given.labels is not None:
+            targets = self.plan.labels
+            self._device.copy_in(self._array(View(targets, (n,))), given.labels)
+        _launch(launches.forward)
+        results = {"losses" if planned.is_loss else "y": self._device.copy_out(y)}
+
+        if planned.needs_backward:
+            grad_x = t.grad_x and _first(t.grad_x, n)
+            if grad_x and not (t.grad_y and t.grad_y.address == grad_x.address):
+                self._device.fill(grad_x, NAN_BYTE)
+            if t.grad_y is not None and given.grad_y is not None:
+                self._device.copy_in(_first(t.grad_y, n), given.grad_y)
+            _launch(launches.backward)
+            if grad_x:
+                results["grad_x"] = self._device.copy_out(grad_x)
+            for name, array in t.gradients.items():
+                results[f"grad_{name}"] = self._device.copy_out(array)
+            for _ in range(2):
+                _launch(launches.update)
+            for name, array in t.parameters.items():
+                results[name] = self._device.copy_out(array)
+        self.load_parameters({**self.parameters(), **self._full_names(planned, given.parameters)})
+        return {name: np.asarray(value, np.float32) for name, value in results.items()}
+
+    def _full_names(
+        self, stage: PlannedStage, parameters: Mapping[str, Floats]
+    ) -> dict[str, Floats]:
+        """A stage's own parameter names -> full names."""
+        owner = next((layer.name for layer in stage.op.layers if layer.parameters), "")
+        return {
+            name if "." in name else f"{owner}.{name}": value for name, value in parameters.items()
+        }
+
+    # Accounting
+
+    def memory(self) -> list[MemoryUse]:
+        """Every tensor of the plan; ``peak`` by our allocator and, on a GPU, by the driver's free memory."""
+        rows = [*self.plan.memory(), MemoryUse("peak", "", "allocated", self._memory.byte_count)]
+        if self.device == "gpu":
+            taken = self._driver_free_before - self._device.free_bytes()[0]
+            rows.append(MemoryUse("peak", "", "driver", taken))
+        return rows
+
+    def close(self) -> None:
+        """Free everything; the device stays open."""
+        self._launches.clear()
+        self._device.free(self._memory)
+
+
+def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:
+    """The (source, constants) that these plans compile, each once, the optimiser's included."""
+    sources = {
+        (stage.op.source, tuple(stage.op.constants().items()))
+        for plan in plans
+        for stage in plan.stages
+        if not stage.op.is_view
+    }
+    return [(source, dict(constants)) for source, constants in sorted(sources)] + [(Sgd.source, {})]
+
+
+def largest_batch(plan: Plan, rung: str, free_bytes: int) -> int:
+    """The largest batch size whose plan needs at most ``free_bytes``; 0 if none does."""
+
+    def fits(batch_size: int) -> bool:
+        smaller = Plan(plan.network, rung=rung, batch_size=batch_size, optimizer=plan.optimizer)
+        return smaller.byte_count <= free_bytes
+
+    low, high = 0, plan.batch_size
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _first(array: DeviceArray, n: int) -> DeviceArray:
+    """The first n images of an array."""
+    return array.view((n, *array.shape[1:]))
+
+
+def _launch(launches: list[BoundLaunch]) -> None:
+    for launch in launches:
+        launch()
+
+
+def _launch_timed(
+    clock: StageClock, stage: str, phase: StagePhase, launches: list[BoundLaunch]
+) -> None:
+    """Launch inside a span; a phase without launches has none."""
+    if launches:
+        with clock.span(stage, phase):
+            _launch(launches)

@@ -1,0 +1,79 @@
+"""The ladder: for each rung, which op covers which run of layers, in order of preference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pcnn_bench.errors import ConfigError
+from pcnn_bench.network import Layer
+from pcnn_cuda.avgpool2d import AvgPool2d
+from pcnn_cuda.conv2d import Conv2d
+from pcnn_cuda.dense import Dense
+from pcnn_cuda.flatten import Flatten
+from pcnn_cuda.launch import kernel_text, signatures
+from pcnn_cuda.maxpool2d import MaxPool2d
+from pcnn_cuda.mean_squared_error import MeanSquaredError
+from pcnn_cuda.op import Op
+from pcnn_cuda.relu import Relu
+from pcnn_cuda.sgd import Sgd
+from pcnn_cuda.sigmoid import Sigmoid
+from pcnn_cuda.softmax_cross_entropy import SoftmaxCrossEntropy
+from pcnn_cuda.tanh import Tanh
+
+LAYERS: dict[str, type[Op]] = {
+    "conv2d": Conv2d,
+    "maxpool2d": MaxPool2d,
+    "avgpool2d": AvgPool2d,
+    "dense": Dense,
+    "flatten": Flatten,
+    "tanh": Tanh,
+    "relu": Relu,
+    "sigmoid": Sigmoid,
+    "softmax_cross_entropy": SoftmaxCrossEntropy,
+    "mean_squared_error": MeanSquaredError,
+}
+"""The naive op of every kind of layer: what a rung falls back to."""
+
+RUNGS: dict[str, tuple[tuple[tuple[str, ...], type[Op]], ...]] = {
+    "naive": tuple(((kind,), op) for kind, op in LAYERS.items()),
+}
+"""Rung -> (kinds of consecutive layers, op), the first match wins; the last rung is the default."""
+
+DEFAULT_RUNG = list(RUNGS)[-1]
+
+
+def resolve_rung(name: str | None) -> str:
+    """The rung of this name; the highest one built for None.
+
+    Raises:
+        ConfigError: there is no such rung.
+    """
+    if name is None:
+        return DEFAULT_RUNG
+    if name not in RUNGS:
+        raise ConfigError(f"rung {name!r} is not built; choose one of {', '.join(RUNGS)}")
+    return name
+
+
+def cover(layers: Sequence[Layer], rung: str) -> list[Op]:
+    """One op for each run of layers, in order; a layer's own ``cuda.rung`` wins over ``rung``.
+
+    Raises:
+        ConfigError: there is no such rung.
+    """
+    ops: list[Op] = []
+    first = 0
+    while first < len(layers):
+        choice = layers[first].spec.cuda
+        table = RUNGS[resolve_rung((choice and choice.rung) or rung)]
+        kinds = [layer.kind for layer in layers[first:]]
+        run, op = next((run, op) for run, op in table if tuple(kinds[: len(run)]) == run)
+        ops.append(op(layers[first : first + len(run)]))
+        first += len(run)
+    return ops
+
+
+def kernels_of(rung: str) -> list[str]:
+    """Every kernel that the sources of a rung, and of the optimiser, define; sorted."""
+    sources = {Sgd.source} | {f"{op.stem}.cu" for _, op in RUNGS[rung] if not op.is_view}
+    return sorted(name for source in sources for name in signatures(kernel_text(source)))

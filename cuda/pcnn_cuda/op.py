@@ -1,0 +1,110 @@
+"""What every op has: how it computes one or more consecutive layers, and what the plan must know of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pcnn_bench.engine import StagePhase, Work
+from pcnn_bench.layers import Shape
+from pcnn_bench.network import Layer
+from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The arrays of one stage, sized for the largest batch; an op takes the first n images of each.
+
+    ``y`` of a loss is its losses. ``grad_x`` is None where no input gradient is needed, ``grad_y`` where nothing
+    comes back. Arrays that the op asked for with ``saved`` are in ``saved``.
+    """
+
+    x: DeviceArray
+    y: DeviceArray
+    grad_x: DeviceArray | None = None
+    grad_y: DeviceArray | None = None
+    labels: DeviceArray | None = None
+    predictions: DeviceArray | None = None
+    parameters: Mapping[str, DeviceArray] = field(default_factory=dict)
+    gradients: Mapping[str, DeviceArray] = field(default_factory=dict)
+    saved: Mapping[str, DeviceArray] = field(default_factory=dict)
+
+
+class Op(ABC):
+    """An implementation of one or more consecutive layers.
+
+    The constructor only looks at sizes; ``load`` compiles. The class attributes tell the plan how long tensors live
+    and which may share memory.
+    """
+
+    stem: ClassVar[str]
+    is_view: ClassVar[bool] = False
+    """y is x under another shape, and grad_x is grad_y: nothing is launched."""
+    in_place: ClassVar[bool] = False
+    """y may overwrite x, and grad_x may overwrite grad_y."""
+    backward_reads_x: ClassVar[bool] = False
+    backward_reads_y: ClassVar[bool] = False
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = tuple(layers)
+        self.kernels: Mapping[str, Kernel] = {}
+
+    @property
+    def layer(self) -> Layer:
+        """The one layer of an op that covers one."""
+        (layer,) = self.layers
+        return layer
+
+    @property
+    def source(self) -> str:
+        """The ``.cu`` file that holds the op's kernels."""
+        return f"{self.stem}.cu"
+
+    def constants(self) -> dict[str, int]:
+        """The ``-D`` constants its source is compiled with."""
+        return {}
+
+    def saved(self) -> dict[str, tuple[Shape, str]]:
+        """Arrays that forward leaves for backward: name -> (shape for one image, dtype)."""
+        return {}
+
+    def load(self, device: Device) -> None:
+        """Compile the kernels."""
+        if not self.is_view:
+            self.kernels = device.compile(self.source, **self.constants())
+
+    @abstractmethod
+    def forward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """The launches that compute y from x for n images."""
+
+    @abstractmethod
+    def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """The launches that compute grad_x (unless None) and the parameters' gradients for n images."""
+
+    def work(self, n: int) -> dict[StagePhase, Work]:
+        """What forward and backward execute for n images; phases without a launch are left out.
+
+        An op that does what the layer's spec counts, layer by layer, need not say more.
+        """
+        if self.is_view:
+            return {}
+        forward = [(layer.spec, layer.batch_x(n)) for layer in self.layers]
+        work: dict[StagePhase, Work] = {
+            "forward": Work(
+                sum(spec.forward_flops(x) for spec, x in forward),
+                sum(spec.forward_bytes(x) for spec, x in forward),
+            )
+        }
+        backward = [
+            (layer.spec, layer.batch_x(n), layer.needs_grad_x)
+            for layer in self.layers
+            if layer.needs_backward
+        ]
+        if backward:
+            work["backward"] = Work(
+                sum(spec.backward_flops(x, needed) for spec, x, needed in backward),
+                sum(spec.backward_bytes(x, needed) for spec, x, needed in backward),
+            )
+        return work

@@ -1,0 +1,78 @@
+"""The shapes every kernel is verified on: 1, odd, prime, one over a block, N, C and K all different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pcnn_bench.layers import LOSSES, SPECS, LayerSpec, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One layer by itself: its spec, the shape of one image, and how many images."""
+
+    spec: LayerSpec
+    x_shape: Shape
+    n: int
+
+
+CONVOLUTIONS: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
+    (1, (1, 1, 1), {"out_channels": 1, "kernel": 1}),
+    (2, (3, 7, 5), {"out_channels": 4, "kernel": [3, 2], "stride": [2, 3], "padding": [1, 0]}),
+    (3, (2, 4, 4), {"out_channels": 5, "kernel": 1, "stride": 2}),
+    (2, (3, 5, 4), {"out_channels": 1, "kernel": 1, "padding": 1}),
+    (1, (2, 4, 4), {"out_channels": 3, "kernel": 2}),
+    (1, (1, 33, 17), {"out_channels": 2, "kernel": 3}),
+    (3, (5, 13, 11), {"out_channels": 7, "kernel": 5, "padding": 2}),
+    (2, (4, 29, 29), {"out_channels": 5, "kernel": 5, "stride": 2}),
+    (4, (2, 3, 3), {"out_channels": 3, "kernel": 5, "padding": 2}),
+    (2, (3, 9, 8), {"out_channels": 5, "kernel": [7, 1], "padding": [0, 2]}),
+    (5, (2, 8, 9), {"out_channels": 3, "kernel": [1, 7], "padding": [1, 3]}),
+    (2, (2, 11, 10), {"out_channels": 3, "kernel": 2, "stride": 3}),
+    (1, (1, 1, 257), {"out_channels": 2, "kernel": 1}),
+    (3, (1, 2, 2), {"out_channels": 2, "kernel": 2, "padding": 3}),
+)
+POOLINGS: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
+    (1, (1, 1, 1), {"size": 1}),
+    (2, (3, 5, 7), {"size": 2}),
+    (3, (2, 7, 9), {"size": 3, "stride": 2}),
+    (2, (5, 11, 8), {"size": 2, "stride": 3}),
+    (3, (2, 9, 7), {"size": [3, 2], "stride": [1, 2]}),
+    (2, (3, 6, 6), {"size": 6}),
+    (1, (2, 13, 11), {"size": 3, "stride": 1}),
+    (1, (1, 2, 514), {"size": 2}),
+)
+DENSES: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
+    (1, (1,), {"out_features": 1}),
+    (3, (13,), {"out_features": 7}),
+    (1, (257,), {"out_features": 2}),
+    (5, (31,), {"out_features": 33}),
+    (2, (3,), {"out_features": 257}),
+)
+ELEMENTWISE: tuple[tuple[int, Shape], ...] = (
+    (1, (1,)),
+    (3, (5, 7, 2)),
+    (1, (257,)),
+    (2, (1, 1, 31)),
+)
+LOSS_INPUTS: tuple[tuple[int, Shape], ...] = ((1, (1,)), (5, (10,)), (3, (257,)), (257, (2,)))
+
+
+def awkward_cases() -> Iterator[Case]:
+    """Every case, kind by kind."""
+    with_arguments = {
+        "conv2d": CONVOLUTIONS,
+        "maxpool2d": POOLINGS,
+        "avgpool2d": POOLINGS,
+        "dense": DENSES,
+    }
+    for kind, spec in SPECS.items():
+        if kind in with_arguments:
+            for n, x_shape, arguments in with_arguments[kind]:
+                yield Case(spec(kind=kind, **arguments), x_shape, n)
+        elif kind != "flatten":  # a view: there is no kernel to verify
+            yield from (Case(spec(kind=kind), x_shape, n) for n, x_shape in ELEMENTWISE)
+    for kind, loss in LOSSES.items():
+        yield from (Case(loss(kind=kind), x_shape, n) for n, x_shape in LOSS_INPUTS)

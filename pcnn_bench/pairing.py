@@ -1,0 +1,264 @@
+"""Which times of the baseline a stage is held against, and what the ratio is; no drawing.
+
+A stage covers one or more layers. Its time is held against the baseline's sum over exactly these
+layers, per phase: summed within each repeat, then the median. Only rows with status ``ok`` count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from pcnn_bench import stats
+from pcnn_bench.engine import STAGE_PHASES, WHOLE_STEP
+from pcnn_bench.results_reading import Results
+
+BASELINE = "baseline"
+SEED = 0
+"""Of the bootstrap, so that the same rows give the same figure."""
+
+Ratio = tuple[float, float, float]
+Record = dict[str, Any]
+"""One row of layers.csv by column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One engine on one device with one rung: what a colour in a figure stands for."""
+
+    engine: str
+    device: str
+    rung: str
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether its times are those of the emulated device, which are never GPU times."""
+        return self.device == "emulated"
+
+    @property
+    def label(self) -> str:
+        """As in ``cuda naive (emulated)``."""
+        name = f"{self.engine} {self.rung}".strip()
+        return f"{name} (emulated)" if self.is_emulated else name
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One side of a pair: median and quartiles in microseconds per step."""
+
+    median_us: float
+    p25_us: float
+    p75_us: float
+    sample_count: int
+    """0 where only the summary rows were there."""
+    clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One phase of one stage and the baseline's time for the same layers.
+
+    ``speedup`` is (low, ratio, high) of baseline over other; low and high are NaN without samples.
+    Where it is None, ``reason`` says why.
+    """
+
+    stage: str
+    layers: tuple[str, ...]
+    phase: str
+    batch_size: int
+    baseline: Times | None
+    other: Times | None
+    speedup: Ratio | None
+    reason: str
+
+
+def all_series(results: Results) -> list[Series]:
+    """The series of one run in the order of its rows, the baseline first."""
+    columns = ["engine", "device", "rung"]
+    found: dict[Series, None] = {}
+    for run in results.runs:
+        found.update((Series(e.engine, e.device, e.rung), None) for e in run.engines)
+    for frame in (results.layers, results.epochs):
+        rows = frame[columns].drop_duplicates().itertuples(index=False)
+        found.update((Series(*row), None) for row in rows)
+    return sorted(found, key=lambda series: series.engine != BASELINE)
+
+
+def baseline_of(results: Results) -> Series | None:
+    """The baseline's series, if the run has one."""
+    return next((s for s in all_series(results) if s.engine == BASELINE), None)
+
+
+def engine_fault(results: Results, series: Series) -> str:
+    """Why no time of this series may enter a ratio, as run.json says; empty if none."""
+    for run in results.runs:
+        for engine in run.engines:
+            if Series(engine.engine, engine.device, engine.rung) == series:
+                return "" if engine.status == "ok" else f"{series.label}: {engine.status}"
+    return ""
+
+
+def stage_pairs(results: Results, series: Series) -> list[Pair]:
+    """Every phase of every stage of ``series`` in one run, in the order of the network."""
+    reader = _Reader(results, series)
+    rows = reader.rows_of(series)
+    rows = rows[(rows["stage"] != WHOLE_STEP) & rows["phase"].isin(STAGE_PHASES)]
+    pairs = [reader.pair(row, reader.covering(row)) for row in _records(rows)]
+    order = reader.layer_order()
+    last = len(order)
+    return sorted(pairs, key=lambda pair: min(order.get(name, last) for name in pair.layers))
+
+
+def step_pair(results: Results, series: Series) -> Pair | None:
+    """The whole step of ``series`` in one run; None where it was not timed."""
+    reader = _Reader(results, series)
+    steps = [
+        _records(frame[(frame["stage"] == WHOLE_STEP) & (frame["phase"] == "step")])
+        for frame in (reader.rows_of(series), reader.baseline_rows)
+    ]
+    if not steps[0]:
+        return None
+    row = steps[0][0]
+    same_batch = [step for step in steps[1] if step["batch_size"] == row["batch_size"]]
+    return reader.pair(row, same_batch or "the baseline's step was not timed")
+
+
+class _Reader:
+    """The rows of one run, looked up for one series at the largest batch that it was timed with."""
+
+    def __init__(self, results: Results, series: Series) -> None:
+        self._results = results
+        self._series = series
+        baseline = baseline_of(results)
+        self._fault = engine_fault(results, series)
+        if series == baseline:
+            self._fault = "only the baseline was timed"
+        if baseline is None:
+            self._fault = self._fault or "the run has no baseline"
+            self.baseline_rows = results.layers.iloc[:0]
+        else:
+            self._fault = self._fault or engine_fault(results, baseline)
+            self.baseline_rows = _select(results.layers, baseline)
+        self._samples: dict[Series, dict[tuple[Any, ...], pd.Series]] = {
+            side: _steady(results.samples, side) for side in {series, baseline} if side is not None
+        }
+
+    def rows_of(self, series: Series) -> pd.DataFrame:
+        """The layer rows of a series at its largest batch; a smaller one is a partial batch."""
+        rows = _select(self._results.layers, series)
+        largest: pd.DataFrame = rows[rows["batch_size"] == rows["batch_size"].max()]
+        return largest
+
+    def layer_order(self) -> dict[str, int]:
+        """Layer -> position in the network: as the baseline's rows come, else as the series' do."""
+        order: dict[str, int] = {}
+        for frame in (self.baseline_rows, self.rows_of(self._series)):
+            for row in _records(frame[frame["stage"] != WHOLE_STEP]):
+                for name in _layers(row):
+                    order.setdefault(name, len(order))
+        return order
+
+    def covering(self, row: Record) -> list[Record] | str:
+        """The baseline's rows for the layers and the phase of ``row``, or why there are none."""
+        wanted = set(_layers(row))
+        inside = [
+            other
+            for other in _records(self.baseline_rows)
+            if other["stage"] != WHOLE_STEP
+            and other["batch_size"] == row["batch_size"]
+            and wanted.issuperset(_layers(other))
+        ]
+        missing = wanted.difference(*(_layers(other) for other in inside))
+        if missing:
+            names = ", ".join(sorted(missing))
+            return f"the baseline has no time for {names} at batch {row['batch_size']}"
+        # A layer without parameters has no update; the phases that the others have are summed.
+        found = [other for other in inside if other["phase"] == row["phase"]]
+        return found or f"the baseline has no {row['phase']} here"
+
+    def pair(self, row: Record, against: list[Record] | str) -> Pair:
+        """``row`` and its counterpart in the baseline."""
+        base_rows = [] if isinstance(against, str) else against
+        other, other_us, fault = self._side([row])
+        baseline, baseline_us, base_fault = self._side(base_rows)
+        reason = fault or self._fault
+        if not reason:
+            reason = against if isinstance(against, str) else base_fault
+        ratio: Ratio | None = None
+        if not reason and baseline and other:
+            if min(len(baseline_us), len(other_us)) >= stats.MIN_SAMPLES:
+                rng = np.random.default_rng(SEED)
+                ratio = stats.speedup(baseline_us, other_us, rng)
+            else:
+                ratio = (np.nan, baseline.median_us / other.median_us, np.nan)
+        return Pair(
+            stage=row["stage"],
+            layers=_layers(row),
+            phase=row["phase"],
+            batch_size=int(row["batch_size"]),
+            baseline=baseline,
+            other=other,
+            speedup=ratio,
+            reason=reason,
+        )
+
+    def _side(self, rows: list[Record]) -> tuple[Times | None, stats.Samples, str]:
+        """The sum of ``rows``, its samples, and why it is unknown if it is."""
+        none = np.empty(0)
+        for row in rows:
+            if row["status"] != "ok":
+                return None, none, f"{row['engine']} {row['stage']}: {row['status'] or 'no status'}"
+        if not rows:
+            return None, none, ""
+        clock = rows[0]["clock"]
+        samples = self._sum_of_samples(rows)
+        if samples.size:
+            low, high = stats.quartiles(samples)
+            return Times(stats.median(samples), low, high, samples.size, clock), samples, ""
+        total = float(sum(row["median_us"] for row in rows))
+        if not total > 0:  # NaN included
+            return None, none, f"{rows[0]['engine']} {rows[0]['stage']}: no time"
+        if len(rows) > 1:  # quartiles of a sum are not the sums of quartiles
+            return Times(total, np.nan, np.nan, 0, clock), none, ""
+        return Times(total, rows[0]["p25_us"], rows[0]["p75_us"], 0, clock), none, ""
+
+    def _sum_of_samples(self, rows: list[Record]) -> stats.Samples:
+        """The steady samples summed over ``rows`` within each repeat that all of them have."""
+        columns = []
+        for row in rows:
+            side = Series(row["engine"], row["device"], row["rung"])
+            key = (row["stage"], row["phase"], row["batch_size"])
+            column = self._samples.get(side, {}).get(key)
+            if column is None:
+                return np.empty(0)
+            columns.append(column)
+        return pd.concat(columns, axis=1, join="inner").sum(axis=1).to_numpy(np.float64)
+
+
+def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
+    """The rows of one series."""
+    return frame[
+        (frame["engine"] == series.engine)
+        & (frame["device"] == series.device)
+        & (frame["rung"] == series.rung)
+    ]
+
+
+def _steady(samples: pd.DataFrame, series: Series) -> dict[tuple[Any, ...], pd.Series]:
+    """(stage, phase, batch size) -> times by repeat, without warm-ups."""
+    rows = _select(samples, series)
+    groups = rows[~rows["is_warmup"]].groupby(["stage", "phase", "batch_size"], sort=False)
+    return {key: group.set_index("repeat")["time_us"] for key, group in groups}
+
+
+def _records(frame: pd.DataFrame) -> list[Record]:
+    """The rows of layers.csv, by column."""
+    return cast("list[Record]", frame.to_dict("records"))
+
+
+def _layers(row: Record) -> tuple[str, ...]:
+    """The layers of a row; a stage that names none covers itself."""
+    return tuple(row["layers"].split("+")) if row["layers"] else (row["stage"],)

@@ -1,0 +1,405 @@
+"""One run: set up, check, train, compare, time, and a run folder that is valid at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.numpy
+
+import pcnn_bench.engines as packages
+from pcnn_bench import __version__, environment, verify
+from pcnn_bench.config import dump_config
+from pcnn_bench.contender import Contender
+from pcnn_bench.datasets import load_dataset
+from pcnn_bench.engine import Engine
+from pcnn_bench.errors import ConfigError, FindingError, ResultsError
+from pcnn_bench.network import Floats, Labels
+from pcnn_bench.progress import Progress, showing
+from pcnn_bench.results import (
+    SCHEMA_VERSION,
+    TABLES,
+    CheckRow,
+    EpochRow,
+    LayerRow,
+    MemoryRow,
+    RunFolder,
+    SampleRow,
+)
+from pcnn_bench.timing import launch_once, time_engine
+from pcnn_bench.training import (
+    DivergedError,
+    Images,
+    Schedule,
+    first_losses,
+    loss_checks,
+    train,
+)
+
+if TYPE_CHECKING:
+    from pcnn_bench.config import Config
+    from pcnn_bench.datasets import Dataset
+    from pcnn_cuda.device import Device
+
+SHORT_COMMIT = 9
+"""Digits of a commit in a folder's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run has written: its folder, ``run.json`` and the rows of the five tables."""
+
+    folder: Path
+    document: dict[str, Any]
+    layers: list[LayerRow]
+    samples: list[SampleRow]
+    epochs: list[EpochRow]
+    memory: list[MemoryRow]
+    checks: list[CheckRow]
+
+
+def run(
+    config: Config,
+    *,
+    device: str = "auto",
+    engines: Sequence[str] | None = None,
+    rung: str | None = None,
+    output: Path = Path("results"),
+    quiet: bool = False,
+    argv: Sequence[str] = (),
+    with_host: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> RunResult:
+    """Train, check and time every engine of ``config``; write one run folder inside ``output``.
+
+    Whatever ends the run early, the folder keeps what there was and says what it is.
+
+    Args:
+        config: What to run; ``engines`` and ``rung`` replace what it says.
+        device: ``auto``, ``gpu``, ``gpu:N`` or ``emulated``; not looked at without engine ``cuda``.
+        output: The parent of the run folder; made if missing.
+        quiet: No progress on stderr.
+        argv: The command line, for ``run.json``; paths in it are cut to their last part.
+        with_host: Whether ``environment.json`` names the host.
+        say: Takes lines that the person must see; they go to stderr otherwise.
+
+    Raises:
+        FindingError: a result or a loss differs from the baseline's, or a training diverged.
+        ConfigError: an engine or a rung is unknown.
+        UnavailableError: data, device, folder or disk are unusable.
+    """
+    config = _resolved(config, engines, rung)
+    network = config.build_network()
+    with ExitStack() as stack:
+        progress = stack.enter_context(showing(quiet))
+        say = say or progress.say
+        blas = stack.enter_context(packages.one_blas_thread())
+        progress.activity("loading data")
+        dataset = load_dataset(
+            config.data.set,
+            folder=Path(config.data.folder) if config.data.folder else None,
+            train_count=config.data.train_count,
+            test_count=config.data.test_count,
+            transpose=config.data.transpose,
+            input_shape=config.network.input,
+            seed=config.training.seed,
+            class_count=network.output_shape[0],
+        )
+        opened: Device | None = None
+        if "cuda" in config.engines:
+            opened = packages.open_device(device, nvcc_flags=config.cuda.nvcc_flags, say=say)
+            stack.callback(opened.close)
+        description = opened.describe() if opened else None
+        commit = environment.commit()
+        started = datetime.now(UTC)
+        folder = RunFolder.create(output, _folder_name(started, config.name, commit))
+        facts = {
+            "argv": [without_folders(word) for word in argv],
+            "started_utc": started.isoformat(timespec="seconds"),
+            "package_version": __version__,
+            "commit": commit,
+            "device": opened and {"kind": opened.kind, "name": (description or {}).get("name")},
+        }
+        job = _Job(config, dataset, opened, folder, progress, facts)
+        stack.callback(job.close)
+        folder.write_text("config.yaml", dump_config(config))
+        folder.write_json(
+            "environment.json", environment.collect(description, blas, with_host=with_host)
+        )
+        try:
+            job.execute()
+        except BaseException as error:
+            job.end_early(error)
+            say(f"what there was is kept in {folder.path}")
+            raise
+        return job.result()
+
+
+class _Job:
+    """The state of one run, and its steps in order."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        device: Device | None,
+        folder: RunFolder,
+        progress: Progress,
+        facts: dict[str, Any],
+    ) -> None:
+        training = config.training
+        self.config = config
+        self.network = config.build_network()
+        self.dataset = dataset
+        self.device = device
+        self.folder = folder
+        self.progress = progress
+        self.facts = facts
+        self.images = Images.of(dataset)
+        self.schedule = Schedule(
+            training.epochs, training.batch_size, training.seed, training.optimizer.learning_rate
+        )
+        self.parameters = self.network.initial_parameters(training.seed)
+        self.contenders: list[Contender] = []
+        self.current: Contender | None = None
+        self.checks: list[CheckRow] = []
+        # what a process that is killed leaves behind
+        self.status, self.message = "interrupted", "the run has not ended"
+
+    def execute(self) -> None:
+        """Take all engines through one part before the next part begins, the baseline first."""
+        self.write()
+        x, labels = next(self.schedule.batches(self.images, 1))
+        for name in sorted(self.config.engines, key=packages.ENGINES.index):
+            self.set_up(name, x, labels)
+        for contender in self.each():
+            if contender.engine.name != "baseline":
+                self.check(contender, x, labels)
+        for contender in self.each():
+            self.train(contender)
+        for contender in self.each():
+            if contender.engine.name != "baseline":
+                self.compare_losses(contender)
+        for contender in self.each():
+            self.time(contender, x, labels)
+        self.status, self.message = "ok", ""
+        self.write()
+
+    def each(self) -> Iterator[Contender]:
+        """Every contender in turn; the one in hand is the one that an error concerns."""
+        for contender in self.contenders:
+            self.current = contender
+            yield contender
+        self.current = None
+
+    def set_up(self, name: str, x: Floats, labels: Labels) -> None:
+        """Make an engine, and launch everything in it once."""
+        self.progress.activity(f"{name}: setting up")
+        contender = Contender(self.make_engine(name))
+        self.contenders.append(contender)
+        self.current = contender
+        engine = contender.engine
+        engine.load_parameters(self.parameters)
+        count, batch_size = len(self.images.train), self.schedule.batch_size
+        partial_count = count % batch_size if count > batch_size else 0
+        launch_once(engine, x, labels, partial_count, contender.timing)
+        names = (engine.name, engine.device, engine.rung)
+        contender.memory = [MemoryRow(*names, *astuple(use)) for use in engine.memory()]
+        self.current = None
+
+    def make_engine(self, name: str) -> Engine:
+        """Engine ``name`` for this network and batch."""
+        size, optimizer = self.schedule.batch_size, self.config.training.optimizer
+        if name == "baseline" or self.device is None:
+            return packages.make_baseline(self.network, batch_size=size, optimizer=optimizer)
+        return packages.make_cuda(
+            self.network,
+            batch_size=size,
+            optimizer=optimizer,
+            device=self.device,
+            rung=packages.check_rung(self.config.cuda.rung, "cuda.rung"),
+        )
+
+    def check(self, contender: Contender, x: Floats, labels: Labels) -> None:
+        """Compare every stage with the float64 baseline.
+
+        Raises:
+            FindingError: one differs.
+        """
+        self.progress.activity(f"{contender.label}: checking")
+        optimizer = self.config.training.optimizer
+        self.accept(
+            verify.check_engine(
+                contender.engine, self.network, self.parameters, x, labels, optimizer
+            )
+        )
+
+    def train(self, contender: Contender) -> None:
+        """Train from the initial parameters."""
+        self.progress.activity(f"{contender.label}: training", self.schedule.epochs)
+        contender.engine.load_parameters(self.parameters)
+
+        def on_epoch(row: EpochRow) -> None:
+            self.progress.epoch(row)
+            self.write_weights(contender)
+            self.write()
+
+        train(contender.engine, self.images, self.schedule, contender.training, on_epoch)
+        contender.status = "ok"
+
+    def compare_losses(self, contender: Contender) -> None:
+        """Hold the first losses against the baseline's, which are computed if it was not trained.
+
+        Raises:
+            FindingError: one differs.
+        """
+        self.progress.activity(f"{contender.label}: comparing losses")
+        trained = [other for other in self.contenders if other.engine.name == "baseline"]
+        expected = trained[0].training.step_losses if trained else self.baseline_losses()
+        found, engine = contender.training.step_losses, contender.engine
+        self.accept(
+            loss_checks(engine, found, expected, lambda: self.baseline_losses(is_reversed=True))
+        )
+
+    def baseline_losses(self, *, is_reversed: bool = False) -> list[float]:
+        """The first losses of a baseline that is not measured."""
+        engine = self.make_engine("baseline")
+        try:
+            engine.load_parameters(self.parameters)
+            return first_losses(engine, self.images, self.schedule, is_reversed=is_reversed)
+        finally:
+            engine.close()
+
+    def accept(self, rows: Sequence[CheckRow]) -> None:
+        """Record comparisons.
+
+        Raises:
+            FindingError: not all are ``ok``.
+        """
+        self.checks += rows
+        self.write()
+        wrong = [row for row in rows if row.status != "ok"]
+        if wrong:
+            first = wrong[0]
+            raise FindingError(
+                f"engine {first.engine} ({first.device}): {len(wrong)} of {len(rows)} results "
+                f"differ from the baseline's, first {first.quantity} of stage {first.stage}: "
+                f"off by {first.max_abs_error:.3g}, allowed {first.allowed_error:.3g}; "
+                f"see {self.folder.path / 'checks.csv'}"
+            )
+
+    def time(self, contender: Contender, x: Floats, labels: Labels) -> None:
+        """The timing pass, on the parameters as trained."""
+        self.progress.activity(f"{contender.label}: timing")
+        engine, rate = contender.engine, self.schedule.learning_rate
+        time_engine(engine, x, labels, self.config.timing, rate, contender.timing)
+        self.write()
+
+    def end_early(self, error: BaseException) -> None:
+        """Flag what there is and write it, as far as the disk lets us."""
+        if isinstance(error, KeyboardInterrupt):
+            self.status, self.message = "interrupted", "interrupted from the keyboard"
+        else:
+            self.status = "diverged" if isinstance(error, DivergedError) else "failed"
+            self.message = str(error) or type(error).__name__
+        if self.current is not None:
+            self.current.status = self.status
+        with suppress(ResultsError):
+            self.write()
+
+    def write_weights(self, contender: Contender) -> None:
+        """Store the parameters as they are now."""
+        engine = contender.engine
+        facts = {"engine": engine.name, "device": engine.device, "rung": engine.rung}
+        data = safetensors.numpy.save(engine.parameters(), {**facts, "config": self.config.name})
+        self.folder.write_bytes(f"weights-{contender.label}.safetensors", data)
+
+    def write(self) -> None:
+        """Refresh the tables, then ``run.json``, which speaks of them."""
+        result = self.result()
+        for name in TABLES:
+            self.folder.write_table(name, getattr(result, name))
+        self.folder.write_json("run.json", result.document)
+
+    def result(self) -> RunResult:
+        """Everything as it stands."""
+        batch_size = min(self.schedule.batch_size, len(self.images.train))
+        return RunResult(
+            folder=self.folder.path,
+            document=self.document(),
+            layers=[row for one in self.contenders for row in one.layer_rows(batch_size)],
+            samples=[row for one in self.contenders for row in one.timing.samples],
+            epochs=[row for one in self.contenders for row in one.training.epochs],
+            memory=[row for one in self.contenders for row in one.memory],
+            checks=list(self.checks),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """The content of ``run.json``."""
+        dataset = self.dataset
+        return {
+            "schema": SCHEMA_VERSION,
+            "status": self.status,
+            "message": self.message,
+            "name": self.config.name,
+            **self.facts,
+            "data": {
+                "set": self.config.data.set,
+                "sha256": dataset.sha256,
+                "train_count": len(dataset.train_images),
+                "test_count": len(dataset.test_images),
+                "has_accuracy": dataset.has_accuracy,
+            },
+            "engines": [contender.entry() for contender in self.contenders],
+            "agreement": self.agreement(),
+        }
+
+    def agreement(self) -> dict[str, float | None]:
+        """Predictions that both have in common, and accuracy of cuda less the baseline's."""
+        trained = [one for one in self.contenders if one.training.predictions is not None]
+        if len(trained) < 2:
+            return {"predictions_equal": None, "accuracy_difference": None}
+        baseline, cuda = trained
+        is_equal = baseline.training.predictions == cuda.training.predictions
+        found, expected = cuda.test_accuracy, baseline.test_accuracy
+        return {
+            "predictions_equal": float(np.mean(is_equal)),
+            "accuracy_difference": None if found is None or expected is None else found - expected,
+        }
+
+    def close(self) -> None:
+        """Free the engines."""
+        for contender in self.contenders:
+            contender.engine.close()
+
+
+def _resolved(config: Config, names: Sequence[str] | None, rung: str | None) -> Config:
+    """The config with the engines and the rung that will run: stored, it runs the same again."""
+    if names is not None:
+        packages.check_names(names, "--engine")
+        config = config.model_copy(update={"engines": tuple(names)})
+    if "cuda" in config.engines:
+        where = "cuda.rung" if rung is None else "--rung"
+        chosen = packages.check_rung(config.cuda.rung if rung is None else rung, where)
+        cuda = config.cuda.model_copy(update={"rung": chosen})
+        config = config.model_copy(update={"cuda": cuda})
+    elif rung is not None:
+        raise ConfigError("--rung: concerns engine cuda, which does not run; leave it out")
+    return config
+
+
+def _folder_name(started: datetime, config_name: str, commit: str | None) -> str:
+    """``<UTC>-<config>-<short commit, else version>``."""
+    code = commit[:SHORT_COMMIT] if commit else __version__
+    return f"{started:%Y%m%dT%H%M%SZ}-{config_name}-{code}"
+
+
+def without_folders(word: str) -> str:
+    """A word of the command line without its folders: ``--output=/home/me/x`` -> ``--output=x``."""
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}{PurePath(value).name}" if "/" in value or "\\" in value else word

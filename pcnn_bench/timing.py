@@ -1,0 +1,295 @@
+"""The timing pass: samples of steps and of stages, taken alternately; it changes no weights."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil
+from time import perf_counter_ns, process_time_ns
+from typing import TYPE_CHECKING
+
+from pcnn_bench import stats
+from pcnn_bench.engine import STAGE_PHASES, WHOLE_STEP, Engine, Phase, Stage, StageClock, Work
+from pcnn_bench.network import Floats, Labels
+from pcnn_bench.results import LayerRow, SampleRow
+
+if TYPE_CHECKING:
+    from pcnn_bench.config import TimingConfig
+
+MIN_SAMPLES = 5
+"""A two-sided rank test finds nothing at 5 % with fewer than four a side; and one to spare."""
+MIN_BLOCK_US = 5000.0
+"""Steps are timed in blocks at least this long, so that one wait (some 10 us) is below 1 % of it."""
+MAX_CPU_OVER_WALL = 1.1
+"""More processor time than this for each second of wall time is not a sequential engine."""
+FENCE = 1.5
+"""Interquartile ranges beyond the quartiles from which a sample is an outlier (Tukey 1977)."""
+
+
+@dataclass(slots=True)
+class TimingRecord:
+    """What one engine's timing has yielded so far; valid at any moment."""
+
+    samples: list[SampleRow] = field(default_factory=list)
+    first_us: dict[tuple[str, Phase], float] = field(default_factory=dict)
+    ended_by: str = ""
+    """What ended it: ``target`` (the spread is small enough) or ``budget`` (the time is spent)."""
+    stage_clock: str = ""
+    """Which clock times the stages: ``host`` or ``device``."""
+    cpu_ns: int = 0
+    wall_ns: int = 0
+    """Processor and wall time of all timed steps."""
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether the timed steps used one processor at a time."""
+        return self.cpu_ns <= MAX_CPU_OVER_WALL * self.wall_ns
+
+
+def launch_once(
+    engine: Engine, x: Floats, labels: Labels, partial_count: int, record: TimingRecord
+) -> None:
+    """One step of x (n, C, H, W), and one of its first ``partial_count`` images if that is not 0.
+
+    Whatever happens once happens here: lazy loading, first touch, the shape of the last batch. The
+    times go to ``record.first_us`` alone. The parameters stay; the optimiser's state does not.
+    """
+    engine.set_learning_rate(0.0)
+    clock = engine.make_clock()
+    record.stage_clock = clock.kind
+    start = perf_counter_ns()
+    engine.set_batch(x, labels)
+    engine.finish()
+    sent = perf_counter_ns()
+    engine.step(clock)
+    engine.finish()
+    done = perf_counter_ns()
+    record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
+    record.first_us[WHOLE_STEP, "step"] = (done - sent) / 1e3
+    record.first_us.update(_span_times(clock))
+    if partial_count:
+        engine.set_batch(x[:partial_count], labels[:partial_count])
+        engine.step()
+    engine.finish()
+    engine.take_losses()
+
+
+def time_engine(
+    engine: Engine,
+    x: Floats,
+    labels: Labels,
+    timing: TimingConfig,
+    learning_rate: float,
+    record: TimingRecord,
+) -> None:
+    """Warm up, then fill ``record`` until the spread is below the target or the budget is spent.
+
+    Each round takes one sample of the transfer of the batch, of a block of steps (host clock, no
+    events) and of each stage (the engine's own clock, read after the step). The engine steps with
+    learning rate 0 and gets its parameters back; its learning rate is ``learning_rate`` afterwards.
+    """
+    with _parameters_kept(engine, learning_rate):
+        sampler = _Sampler(engine, x, labels, record)
+        start = perf_counter_ns()
+        warmed = 0
+        while warmed < max(timing.warmup_count, 1) or _seconds_since(start) < timing.warmup_s:
+            sampler.round(warmed, is_warmup=True)
+            warmed += 1
+        start = perf_counter_ns()
+        steps: list[float] = []
+        while not record.ended_by:
+            steps.append(sampler.round(len(steps), is_warmup=False))
+            if len(steps) < MIN_SAMPLES:
+                continue
+            if stats.relative_mad(steps) <= timing.target_relative_mad:
+                record.ended_by = "target"
+            elif _seconds_since(start) >= timing.budget_s:
+                record.ended_by = "budget"
+    record.samples[:] = flag_outliers(record.samples)
+
+
+class _Sampler:
+    """Takes rounds of samples of one engine on one batch."""
+
+    def __init__(self, engine: Engine, x: Floats, labels: Labels, record: TimingRecord) -> None:
+        self._engine, self._x, self._labels, self._record = engine, x, labels, record
+        self._clock = engine.make_clock()
+        self._step_count = 1
+        self._blank = SampleRow(
+            engine.name,
+            engine.device,
+            engine.rung,
+            WHOLE_STEP,
+            "step",
+            len(x),
+            0,
+            1,
+            False,
+            0.0,
+            "",
+        )
+
+    def round(self, repeat: int, *, is_warmup: bool) -> float:
+        """One sample of everything; microseconds a step. Warm-ups also set the blocks' length."""
+        blank = replace(self._blank, repeat=repeat, is_warmup=is_warmup)
+        add = self._record.samples.append
+        add(replace(blank, phase="transfer", time_us=self._time_transfer()))
+        step_us = self._time_steps(self._step_count)
+        add(replace(blank, step_count=self._step_count, time_us=step_us))
+        for (stage, phase), time_us in self._time_stages().items():
+            add(replace(blank, stage=stage, phase=phase, time_us=time_us))
+        if is_warmup:
+            # at 1 us a step or less, a longer block would only fill the launch queue
+            self._step_count = ceil(MIN_BLOCK_US / max(step_us, 1.0))
+        return step_us
+
+    def _time_transfer(self) -> float:
+        """Microseconds to bring the batch to where ``step`` reads it."""
+        start = perf_counter_ns()
+        self._engine.set_batch(self._x, self._labels)
+        self._engine.finish()
+        return (perf_counter_ns() - start) / 1e3
+
+    def _time_steps(self, step_count: int) -> float:
+        """Microseconds a step over a block that ends when its work has ended."""
+        engine = self._engine
+        cpu_start, start = process_time_ns(), perf_counter_ns()
+        for _ in range(step_count):
+            engine.step()
+        engine.finish()
+        wall_ns = perf_counter_ns() - start
+        self._record.cpu_ns += process_time_ns() - cpu_start
+        self._record.wall_ns += wall_ns
+        engine.take_losses()  # so that they do not pile up
+        return wall_ns / 1e3 / step_count
+
+    def _time_stages(self) -> dict[tuple[str, Phase], float]:
+        """Microseconds of every span of one step."""
+        self._engine.step(self._clock)
+        times = _span_times(self._clock)
+        self._engine.take_losses()
+        return times
+
+
+def _span_times(clock: StageClock) -> dict[tuple[str, Phase], float]:
+    """Wait for the spans; their microseconds, summed by stage and phase."""
+    times: dict[tuple[str, Phase], float] = defaultdict(float)
+    for stage, phase, time_us in clock.drain():
+        times[stage, phase] += time_us
+    return dict(times)
+
+
+@contextmanager
+def _parameters_kept(engine: Engine, learning_rate: float) -> Iterator[None]:
+    """Let the body step the engine without any lasting change."""
+    kept = engine.parameters()
+    engine.set_learning_rate(0.0)
+    try:
+        yield
+    finally:
+        engine.load_parameters(kept)
+        engine.set_learning_rate(learning_rate)
+
+
+def _seconds_since(start_ns: int) -> float:
+    return (perf_counter_ns() - start_ns) / 1e9
+
+
+def flag_outliers(samples: Sequence[SampleRow]) -> list[SampleRow]:
+    """The same samples, those outside Tukey's fences flagged; warm-ups are not judged."""
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for sample in samples:
+        if not sample.is_warmup:
+            times[sample.stage, sample.phase].append(sample.time_us)
+    fences = {key: _fences(steady) for key, steady in times.items()}
+
+    def is_outlier(sample: SampleRow) -> bool:
+        low, high = fences[sample.stage, sample.phase]
+        return not low <= sample.time_us <= high
+
+    return [
+        replace(sample, flags="outlier") if not sample.is_warmup and is_outlier(sample) else sample
+        for sample in samples
+    ]
+
+
+def _fences(times: Sequence[float]) -> tuple[float, float]:
+    """Between which times a sample is no outlier."""
+    low, high = stats.quartiles(times)
+    reach = FENCE * (high - low)
+    return low - reach, high + reach
+
+
+def layer_rows(
+    engine: Engine, record: TimingRecord, batch_size: int, status: str
+) -> list[LayerRow]:
+    """The record summarised: each phase of each stage, then the whole step and the transfer.
+
+    A phase without a sample (the pass was cut short) has a row without times.
+    """
+    names = tuple(layer.name for layer in engine.network.all_layers)
+    whole = Stage(WHOLE_STEP, names, "", lambda _: {})
+    parts: list[tuple[Stage, Phase, Work | None]] = []
+    for stage in engine.stages:
+        work = stage.work(batch_size)
+        parts += [(stage, phase, work[phase]) for phase in STAGE_PHASES if phase in work]
+    total = Work(
+        sum(work.flop_count for _, _, work in parts if work),
+        sum(work.byte_count for _, _, work in parts if work),
+    )
+    parts += [(whole, "step", total), (whole, "transfer", None)]
+    return [_layer_row(engine, record, batch_size, status, *part) for part in parts]
+
+
+def _layer_row(
+    engine: Engine,
+    record: TimingRecord,
+    batch_size: int,
+    status: str,
+    stage: Stage,
+    phase: Phase,
+    work: Work | None,
+) -> LayerRow:
+    """One row; the rates are those of the median."""
+    samples = [s for s in record.samples if (s.stage, s.phase) == (stage.name, phase)]
+    times = [sample.time_us for sample in samples if not sample.is_warmup]
+    summary = _summary(times)
+    median_us = summary["median_us"]
+    is_step = phase == "step"
+    flags = [record.ended_by] if record.ended_by else []
+    if is_step and engine.name == "baseline" and not record.is_sequential:
+        flags.append("not_sequential")
+    return LayerRow(
+        engine=engine.name,
+        device=engine.device,
+        rung=engine.rung,
+        stage=stage.name,
+        layers="+".join(stage.layers),
+        op=stage.op,
+        direction=stage.direction,
+        phase=phase,
+        batch_size=batch_size,
+        sample_count=len(times),
+        warmup_count=len(samples) - len(times),
+        first_us=record.first_us.get((stage.name, phase)),
+        compile_ms=engine.compile_s * 1e3 if is_step and engine.compile_s else None,
+        flop_count=work.flop_count if work else None,
+        byte_count=work.byte_count if work else None,
+        gflop_per_s=work.flop_count / median_us / 1e3 if work and median_us else None,
+        gbyte_per_s=work.byte_count / median_us / 1e3 if work and median_us else None,
+        clock="host" if stage.name == WHOLE_STEP else record.stage_clock,
+        flags=";".join(flags),
+        status=status,
+        **summary,
+    )
+
+
+def _summary(times: Sequence[float]) -> dict[str, float | None]:
+    """Median, MAD, minimum and quartiles in microseconds; absent without a sample."""
+    names = ("median_us", "mad_us", "min_us", "p25_us", "p75_us")
+    if not times:
+        return dict.fromkeys(names)
+    values = (stats.median(times), stats.mad(times), min(times), *stats.quartiles(times))
+    return dict(zip(names, values, strict=True))

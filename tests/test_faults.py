@@ -1,0 +1,50 @@
+"""`verify` must catch every fault planted in a kernel: else it would also miss a real one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pcnn_bench.awkward import awkward_cases
+from pcnn_bench.verify import verify
+from pcnn_cuda.emulated_device import EmulatedDevice
+from pcnn_cuda.launch import kernel_text
+
+FAULTS: list[dict[str, Any]] = YAML(typ="safe", pure=True).load(
+    Path(__file__).parent.joinpath("faults", "faults.yaml").read_text()
+)
+KINDS = {
+    "block_sum.cuh": ["conv2d"],
+    "pooling.cuh": ["avgpool2d", "maxpool2d"],
+    "sgd.cu": ["dense"],
+}
+
+
+def _plant(fault: dict[str, Any]) -> dict[str, str]:
+    text = kernel_text(fault["source"])
+    count = text.count(fault["find"])
+    assert count == 1 or (count > 1 and fault.get("all")), (
+        f"{fault['find']!r} occurs {count} times in {fault['source']}"
+    )
+    return {fault["source"]: text.replace(fault["find"], fault["put"])}
+
+
+def test_there_are_at_least_twenty_faults_and_every_source_has_one() -> None:
+    assert len(FAULTS) >= 20
+    assert len({fault["name"] for fault in FAULTS}) == len(FAULTS)
+    from pcnn_cuda.launch import kernel_sources
+
+    assert set(kernel_sources()) <= {fault["source"] for fault in FAULTS}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault["name"] for fault in FAULTS])
+def test_verify_catches(fault: dict[str, Any]) -> None:
+    kinds = KINDS.get(fault["source"], [fault["source"].removesuffix(".cu")])
+    cases = [case for case in awkward_cases() if case.spec.kind in kinds]
+    device = EmulatedDevice(sources=_plant(fault))
+    try:
+        found = verify(None, device=device, rung="naive", cases=cases)
+    finally:
+        device.close()
+    assert found.mismatches, f"not caught: {fault['name']}"

@@ -1,0 +1,99 @@
+"""The house keeps its shape: one stem in every place, imports in one direction, nothing that shadows other packages."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pcnn_baseline.layers import LAYERS as BASELINE_LAYERS
+from pcnn_baseline.layers import LOSSES as BASELINE_LOSSES
+from pcnn_bench.layers import LOSSES, SPECS
+from pcnn_cuda.ladder import LAYERS as CUDA_LAYERS
+from pcnn_cuda.launch import kernel_sources, kernel_text, signatures
+
+ROOT = Path(__file__).resolve().parent.parent
+STEMS = [*SPECS, *LOSSES]
+HEADER_WORDS = ("Computes", "Shapes", "Launch", "Traffic", "Limits", "Repeats", "Reference", "Idea")
+
+
+def _is_type_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node that runs: imports for the type checker alone are left out."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not _is_type_only(child):
+            yield from _walk(child)
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in _walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def test_cuda_and_baseline_are_no_packages() -> None:
+    assert not (ROOT / "cuda" / "__init__.py").exists()
+    assert not (ROOT / "baseline" / "__init__.py").exists()
+
+
+def test_every_layer_is_in_every_table() -> None:
+    assert set(STEMS) == {*BASELINE_LAYERS, *BASELINE_LOSSES} == set(CUDA_LAYERS)
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_layer_has_its_files(stem: str) -> None:
+    assert (ROOT / "pcnn_bench" / "layers" / f"{stem}.py").is_file()
+    assert (ROOT / "baseline" / "pcnn_baseline" / f"{stem}.py").is_file()
+    assert (ROOT / "cuda" / "pcnn_cuda" / f"{stem}.py").is_file()
+    assert CUDA_LAYERS[stem].is_view or (ROOT / "cuda" / "pcnn_cuda" / f"{stem}.cu").is_file()
+
+
+@pytest.mark.parametrize("source", kernel_sources())
+def test_every_kernel_source_states_its_contract(source: str) -> None:
+    text = kernel_text(source)
+    stem = source.removesuffix(".cu")
+    assert text.startswith(f"// {source} - ")
+    header = [line[3:] for line in text.splitlines() if line.startswith("// ")]
+    words = [line.split()[0] for line in header if line.split()[0] in HEADER_WORDS]
+    assert tuple(dict.fromkeys(words)) == HEADER_WORDS
+    assert all(name.startswith(f"{stem}_") for name in signatures(text))
+    reference = next(line.split()[1] for line in header if line.startswith("Reference"))
+    assert (ROOT / reference.rstrip(",")).is_file()
+
+
+@pytest.mark.parametrize("package", ["pcnn_bench", "baseline/pcnn_baseline", "cuda/pcnn_cuda"])
+def test_imports_go_one_way(package: str) -> None:
+    shared = {
+        "pcnn_bench",
+        *(
+            f"pcnn_bench.{name}"
+            for name in ("layers", "network", "engine", "errors", "clocks", "optimizers")
+        ),
+    }
+    for path in (ROOT / package).rglob("*.py"):
+        for name in _imports(path):
+            top = name.split(".")[0]
+            if package == "pcnn_bench" and path.name != "engines.py":
+                assert top not in ("pcnn_baseline", "pcnn_cuda"), f"{path}: {name}"
+            if package != "pcnn_bench" and top == "pcnn_bench":
+                assert any(name == each or name.startswith(f"{each}.") for each in shared), (
+                    f"{path}: {name}"
+                )
+            if top == "pycuda":
+                assert path.name == "pycuda_device.py", f"{path}: {name}"
+
+
+def test_python_files_stay_readable() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for folder in ("pcnn_bench", "baseline", "cuda")
+        for path in (ROOT / folder).rglob("*.py")
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 450
+    }
+    assert not long

@@ -1,0 +1,132 @@
+"""The plan: which tensors share memory, how long they live, and that none that live together overlap."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from pcnn_bench.errors import ConfigError, DeviceError
+from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
+from pcnn_bench.network import Network
+from pcnn_bench.optimizers import SgdSpec
+from pcnn_cuda.plan import Plan, Tensor
+
+OPTIMIZER = SgdSpec(learning_rate=0.1)
+LOSS = LOSSES["softmax_cross_entropy"]()
+
+
+def _spec(kind: str, **arguments: object) -> LayerSpec:
+    return SPECS[kind].model_validate({"kind": kind, **arguments})
+
+
+def _plan(
+    specs: list[LayerSpec], shape: tuple[int, ...] = (1, 28, 28), batch_size: int = 64
+) -> Plan:
+    return Plan(
+        Network(shape, specs, LOSS), rung="naive", batch_size=batch_size, optimizer=OPTIMIZER
+    )
+
+
+def _lenet() -> list[LayerSpec]:
+    return [
+        _spec("conv2d", out_channels=6, kernel=5, padding=2), _spec("tanh"), _spec("avgpool2d", size=2),
+        _spec("conv2d", out_channels=16, kernel=5), _spec("tanh"), _spec("avgpool2d", size=2),
+        _spec("flatten"), _spec("dense", out_features=120), _spec("tanh"), _spec("dense", out_features=10),
+    ]  # fmt: skip
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    return a.offset < b.offset + b.byte_count and b.offset < a.offset + a.byte_count
+
+
+def _live_together(a: Tensor, b: Tensor) -> bool:
+    if None in (a.first_step, b.first_step):
+        return True
+    assert a.first_step is not None
+    assert a.last_step is not None
+    assert b.first_step is not None
+    assert b.last_step is not None
+    return a.first_step <= b.last_step and b.first_step <= a.last_step
+
+
+def _random_specs(rng: np.random.Generator) -> list[LayerSpec]:
+    kinds = ["conv2d", "maxpool2d", "avgpool2d", "tanh", "relu", "sigmoid"]
+    specs = []
+    for kind in rng.choice(kinds, rng.integers(1, 7)):
+        size = int(rng.integers(1, 3))
+        arguments = {
+            "conv2d": {"out_channels": int(rng.integers(1, 5)), "kernel": size, "padding": 1},
+            "maxpool2d": {"size": size},
+            "avgpool2d": {"size": size},
+        }
+        specs.append(_spec(str(kind), **arguments.get(str(kind), {})))
+    return [*specs, _spec("flatten"), _spec("dense", out_features=10)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tensors_that_live_together_never_overlap(seed: int) -> None:
+    plan = _plan(_random_specs(np.random.default_rng(seed)), (2, 33, 35), batch_size=3)
+    for a, b in combinations(plan.tensors(), 2):
+        assert not (_live_together(a, b) and _overlap(a, b)), (a, b)
+    assert all(t.offset % 256 == 0 for t in plan.tensors())
+    assert plan.byte_count >= max(t.offset + t.byte_count for t in plan.tensors())
+
+
+def test_memory_is_reused() -> None:
+    plan = _plan(_lenet())
+    lent = sum(tensor.reserved_bytes for tensor in plan.arena)
+    used = plan.byte_count - sum(tensor.reserved_bytes for tensor in plan.static)
+    assert used < lent
+
+
+def test_activations_run_in_place_after_layers_that_do_not_need_their_output() -> None:
+    by_name = {stage.info.name: stage for stage in _plan(_lenet()).stages}
+    assert by_name["tanh1"].y.tensor is by_name["conv2d1"].y.tensor
+    assert by_name["tanh1"].grad_x is not None
+    assert by_name["tanh1"].grad_y is not None
+    assert by_name["tanh1"].grad_x.tensor is by_name["tanh1"].grad_y.tensor
+
+
+def test_an_activation_neither_overwrites_the_input_nor_what_another_activation_keeps() -> None:
+    specs = [_spec("relu"), _spec("tanh"), _spec("sigmoid"), _spec("flatten"), _spec("relu")]
+    plan = _plan([*specs, _spec("dense", out_features=10)])
+    tensors = [id(stage.y.tensor) for stage in plan.stages if not stage.op.is_view]
+    assert len(set(tensors)) == len(tensors)
+    assert plan.stages[0].y.tensor is not plan.input
+
+
+def test_what_backward_reads_is_an_activation_and_lives_until_then() -> None:
+    plan = _plan(_lenet())
+    conv2 = next(stage for stage in plan.stages if stage.info.name == "conv2d2")
+    stage_count = len(plan.stages)
+    assert conv2.x.tensor.category == "activations"
+    assert conv2.x.tensor.last_step == 2 * stage_count - 1 - plan.stages.index(conv2)
+
+
+def test_nothing_flows_back_below_the_first_parameters() -> None:
+    plan = _plan(
+        [
+            _spec("avgpool2d", size=2),
+            *_lenet()[:1],
+            _spec("flatten"),
+            _spec("dense", out_features=10),
+        ]
+    )
+    pool, conv = plan.stages[:2]
+    assert not pool.needs_backward
+    assert "backward" not in pool.info.work(4)
+    assert conv.grad_x is None
+    assert conv.gradient is not None
+
+
+def test_a_tensor_that_32_bit_indices_cannot_reach_is_refused_with_the_layer_and_a_batch() -> None:
+    with pytest.raises(DeviceError, match=r"layer conv2d1: y .* batch_size of at most \d+"):
+        _plan(_lenet(), batch_size=500_000)
+
+
+def test_a_layer_may_name_its_rung_but_only_one_that_is_built() -> None:
+    named = _spec("conv2d", out_channels=6, kernel=5, cuda={"rung": "naive"})
+    assert _plan([named, *_lenet()[1:3], *_lenet()[6:]]).stages[0].op.stem == "conv2d"
+    wrong = _spec("conv2d", out_channels=6, kernel=5, cuda={"rung": "warp"})
+    with pytest.raises(ConfigError, match="'warp' is not built; choose one of naive"):
+        _plan([wrong, *_lenet()[6:]])
