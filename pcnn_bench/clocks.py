@@ -11,7 +11,7 @@ from pcnn_bench.engine import StagePhase
 
 
 class HostClock:
-    """Reads the host's clock before and after each span; right only where the body's work is done when it ends."""
+    """Reads the host's clock around each span: right where the body's work is done when it ends."""
 
     kind: Literal["host", "device"] = "host"
 

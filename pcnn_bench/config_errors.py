@@ -25,10 +25,10 @@ _WANTED = {
     "string_type": "text, in quotes if it looks like something else",
     "string_too_short": "at least one character",
     "string_too_long": "at most {max_length} characters",
-    "greater_than": "a number above {gt}",
-    "greater_than_equal": "a number of at least {ge}",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "a number of at most {le}",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
 }
 """What would do instead, by pydantic's type of error."""
 _MAPPING_ERRORS = {"model_type", "model_attributes_type", "dict_type"}
@@ -48,7 +48,9 @@ def describe_errors(error: ValidationError, document: Document, model: type[Base
             lines[line] = None
     shown = list(lines)[:MAX_LINES]
     if len(lines) > len(shown):
-        shown.append(f"{document.place(())}: and {len(lines) - len(shown)} more errors like these")
+        shown.append(
+            f"{document.place(())}: and {len(lines) - len(shown)} more errors; mend these first"
+        )
     return "\n".join(shown)
 
 

@@ -15,8 +15,6 @@ from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from pcnn_cuda.device import Device
 
 ENGINES = ("baseline", "cuda")
@@ -87,7 +85,7 @@ def make_baseline(
     *,
     batch_size: int,
     optimizer: OptimizerSpec,
-    dtype: npt.DTypeLike = np.float32,
+    dtype: type[np.float32] | type[np.float64] = np.float32,
 ) -> Engine:
     """The sequential engine."""
     from pcnn_baseline.engine import BaselineEngine

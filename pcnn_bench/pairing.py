@@ -39,10 +39,14 @@ class Series:
         return self.device == "emulated"
 
     @property
+    def short(self) -> str:
+        """As in ``cuda naive``."""
+        return f"{self.engine} {self.rung}".strip()
+
+    @property
     def label(self) -> str:
         """As in ``cuda naive (emulated)``."""
-        name = f"{self.engine} {self.rung}".strip()
-        return f"{name} (emulated)" if self.is_emulated else name
+        return f"{self.short} (emulated)" if self.is_emulated else self.short
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,10 @@ def stage_pairs(results: Results, series: Series) -> list[Pair]:
 
 
 def step_pair(results: Results, series: Series) -> Pair | None:
-    """The whole step of ``series`` in one run; None where it was not timed."""
+    """The whole step of ``series`` in one run; None where it was not timed.
+
+    A step is no faster than another if one of its stages is wrong, so all of them must be ``ok``.
+    """
     reader = _Reader(results, series)
     steps = [
         _records(frame[(frame["stage"] == WHOLE_STEP) & (frame["phase"] == "step")])
@@ -122,6 +129,9 @@ def step_pair(results: Results, series: Series) -> Pair | None:
     if not steps[0]:
         return None
     row = steps[0][0]
+    bad = [other for other in _records(reader.rows_of(series)) if other["status"] != "ok"]
+    if bad:
+        return reader.pair(row, f"{series.engine} {bad[0]['stage']}: {bad[0]['status']}")
     same_batch = [step for step in steps[1] if step["batch_size"] == row["batch_size"]]
     return reader.pair(row, same_batch or "the baseline's step was not timed")
 

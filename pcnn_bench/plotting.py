@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from pcnn_bench.errors import ResultsError
 from pcnn_bench.figures import end_to_end, layer_speedups, layer_times, loss_accuracy
@@ -17,9 +16,10 @@ from pcnn_bench.pairing import BASELINE, Series, all_series, stage_pairs
 from pcnn_bench.results import RunFolder, load_results
 from pcnn_bench.results_reading import Results
 
-SUFFIXES = ("png", "svg")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-Draw = Callable[[], Figure]
+SUFFIXES = ("png", "svg")
 
 
 def plot(path: Path, *, output: Path | None = None) -> tuple[list[Path], list[str]]:
@@ -75,7 +75,7 @@ def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
     return written, notes
 
 
-def _figures(results: Results) -> Iterator[tuple[str, Draw]]:
+def _figures(results: Results) -> Iterator[tuple[str, Callable[[], Figure]]]:
     """File name and drawing of every figure of one run."""
     yield "end_to_end", partial(end_to_end.draw, results)
     yield "loss_accuracy", partial(loss_accuracy.draw, results)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +111,7 @@ def run(
             seed=config.training.seed,
             class_count=network.output_shape[0],
         )
+        images = Images.of(dataset)
         opened: Device | None = None
         if "cuda" in config.engines:
             opened = packages.open_device(device, nvcc_flags=config.cuda.nvcc_flags, say=say)
@@ -125,13 +127,14 @@ def run(
             "commit": commit,
             "device": opened and {"kind": opened.kind, "name": (description or {}).get("name")},
         }
-        job = _Job(config, dataset, opened, folder, progress, facts)
+        job = _Job(config, dataset, images, opened, folder, progress, facts)
         stack.callback(job.close)
-        folder.write_text("config.yaml", dump_config(config))
-        folder.write_json(
-            "environment.json", environment.collect(description, blas, with_host=with_host)
-        )
         try:
+            job.write()
+            folder.write_text("config.yaml", dump_config(config))
+            folder.write_json(
+                "environment.json", environment.collect(description, blas, with_host=with_host)
+            )
             job.execute()
         except BaseException as error:
             job.end_early(error)
@@ -147,6 +150,7 @@ class _Job:
         self,
         config: Config,
         dataset: Dataset,
+        images: Images,
         device: Device | None,
         folder: RunFolder,
         progress: Progress,
@@ -160,7 +164,7 @@ class _Job:
         self.folder = folder
         self.progress = progress
         self.facts = facts
-        self.images = Images.of(dataset)
+        self.images = images
         self.schedule = Schedule(
             training.epochs, training.batch_size, training.seed, training.optimizer.learning_rate
         )
@@ -173,7 +177,6 @@ class _Job:
 
     def execute(self) -> None:
         """Take all engines through one part before the next part begins, the baseline first."""
-        self.write()
         x, labels = next(self.schedule.batches(self.images, 1))
         for name in sorted(self.config.engines, key=packages.ENGINES.index):
             self.set_up(name, x, labels)
@@ -402,4 +405,4 @@ def _folder_name(started: datetime, config_name: str, commit: str | None) -> str
 def without_folders(word: str) -> str:
     """A word of the command line without its folders: ``--output=/home/me/x`` -> ``--output=x``."""
     key, equals, value = word.rpartition("=")
-    return f"{key}{equals}{PurePath(value).name}" if "/" in value or "\\" in value else word
+    return key + equals + (re.split(r"[/\\]", value.rstrip("/\\"))[-1] or value)

@@ -31,10 +31,11 @@ EXACT_KINDS = frozenset({"conv2d", "dense", "maxpool2d", "relu"})
 def summation_error(terms: int) -> float:
     """Error of a float32 sum of ``terms`` products, in any order, relative to the sum of their magnitudes.
 
-    The smaller of the certain bound, terms + 1 roundings, and the probable one, which grows with the root.
+    The smaller of the certain bound, terms + 1 roundings, and the probable one, which grows with the root. A sum of
+    no terms is a copy, and exact.
     Source: Higham and Mary 2019, A new approach to probabilistic rounding error analysis, theorem 3.1.
     """
-    return UNIT_ROUNDOFF * min(terms + 1, LIKELY * sqrt(terms + 1))
+    return UNIT_ROUNDOFF * min(terms + 1, LIKELY * sqrt(terms + 1)) if terms else 0.0
 
 
 def allowed_errors(
@@ -59,7 +60,7 @@ def allowed_errors(
     else:
         terms = _terms(layer, len(given.x))
         allowed = {
-            name: summation_error(terms[name]) * magnitude[name]
+            name: summation_error(terms[name]) * np.abs(magnitude[name])
             for name in expected
             if name in terms
         }

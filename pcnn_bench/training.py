@@ -281,7 +281,8 @@ def loss_checks(
     if not (errors <= allowed).all():
         spread = np.maximum.accumulate(np.abs(np.asarray(permuted()) - reference))
         allowed = np.maximum(allowed, SPREAD_FACTOR * spread)
-    worst = int(np.argmax(errors - allowed))
+    tiny = np.finfo(np.float64).tiny
+    worst = int(np.argmax(errors / np.maximum(allowed, tiny)))  # a NaN counts as the largest
     return [
         _loss_row(engine, 1, errors[0], FIRST_LOSS_BOUND * abs(reference[0])),
         _loss_row(engine, len(losses), errors[worst], allowed[worst]),

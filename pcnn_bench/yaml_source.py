@@ -169,7 +169,11 @@ class _Reader:
     def child(self, key: Node, value: Node, path: KeyPath) -> Any:
         """Read one entry of a list or mapping; an item of a list is its own key."""
         self.document.keys[path] = self.place(key)
-        return self.read(value, path)
+        content = self.read(value, path)
+        if value.start_mark.index == value.end_mark.index:
+            # An absent value has the place of whatever comes next in the file.
+            self.document.values[path] = self.document.keys[path]
+        return content
 
     def count_one(self, node: Node) -> None:
         """Refuse aliases of aliases that stand for more than any config holds."""

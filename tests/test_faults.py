@@ -20,6 +20,9 @@ KINDS = {
     "sgd.cu": ["dense"],
 }
 
+FEW_CONVOLUTIONS = (1, 6)
+"""Uneven kernel, stride and padding; and the common 5 x 5 with more channels than images."""
+
 
 def _plant(fault: dict[str, Any]) -> dict[str, str]:
     text = kernel_text(fault["source"])
@@ -42,6 +45,8 @@ def test_there_are_at_least_twenty_faults_and_every_source_has_one() -> None:
 def test_verify_catches(fault: dict[str, Any]) -> None:
     kinds = KINDS.get(fault["source"], [fault["source"].removesuffix(".cu")])
     cases = [case for case in awkward_cases() if case.spec.kind in kinds]
+    if kinds == ["conv2d"]:  # each window is compiled anew; what some catch, all do
+        cases = [cases[index] for index in FEW_CONVOLUTIONS]
     device = EmulatedDevice(sources=_plant(fault))
     try:
         found = verify(None, device=device, rung="naive", cases=cases)

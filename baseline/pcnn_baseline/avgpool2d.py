@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType
+from pcnn_baseline.arrays import Array
 from pcnn_baseline.base import BaselineLayer
 from pcnn_baseline.windows import cells
 from pcnn_bench.layers.avgpool2d import AvgPool2dSpec
@@ -16,7 +17,7 @@ from pcnn_bench.network import Layer
 class AvgPool2d(BaselineLayer):
     """y = the sum of the window's cells / their number; partial windows at the edge are dropped."""
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(layer, dtype)
         assert isinstance(layer.spec, AvgPool2dSpec)
         self._spec = layer.spec

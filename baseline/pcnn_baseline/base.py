@@ -6,22 +6,23 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType, Workspace
+from pcnn_baseline.arrays import Array, Workspace
 from pcnn_bench.network import Labels, Layer
 
 
 class BaselineLayer(ABC):
     """One layer on the CPU.
 
-    ``parameters`` and ``gradients`` map ``weight`` and ``bias`` to arrays that are written in place, never replaced.
-    Results of ``forward`` and ``backward`` belong to the layer and are overwritten by its next call.
+    ``parameters`` and ``gradients`` map ``weight`` and ``bias`` to arrays that are written in place,
+    never replaced. What ``forward`` and ``backward`` return is overwritten by the next call.
     """
 
     keeps: ClassVar[frozenset[str]] = frozenset()
-    """What forward leaves for backward: names in the workspace, or ``x`` for the array it was given."""
+    """What forward leaves for backward: names in the workspace, or ``x`` for what it was given."""
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         self.layer = layer
         self.parameters: dict[str, Array] = {
             name: np.zeros(shape, dtype) for name, shape in layer.parameters.items()
@@ -37,7 +38,10 @@ class BaselineLayer(ABC):
 
     @abstractmethod
     def backward(self, grad_y: Array) -> Array | None:
-        """grad_y of the last forward's y -> grad_x, None where ``needs_grad_x`` is false; fills ``gradients``."""
+        """grad_y, shaped as the last y -> grad_x, shaped as the last x; fills ``gradients``.
+
+        None where ``layer.needs_grad_x`` is false and that saves work.
+        """
 
 
 class BaselineLoss(ABC):
@@ -45,7 +49,7 @@ class BaselineLoss(ABC):
 
     keeps: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         self.layer = layer
         self.workspace = Workspace(dtype)
 
@@ -60,4 +64,5 @@ class BaselineLoss(ABC):
 
 def predictions(x: Array) -> Labels:
     """x (N, K) -> the class of the largest score (N,); the first on a tie."""
-    return x.argmax(axis=1).astype(np.int32)
+    classes: Labels = x.argmax(axis=1).astype(np.int32)
+    return classes

@@ -5,29 +5,34 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from pcnn_baseline.arrays import Array, DType, in_memory, of_batch
+from pcnn_baseline.arrays import Array, in_memory, of_batch
 from pcnn_baseline.base import BaselineLayer
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.network import Layer
 
 
 class Conv2d(BaselineLayer):
-    """y[n,k,p,q] = bias[k] + sum over c,r,s of x[n,c,p*stride+r-padding,q*stride+s-padding] weight[k,c,r,s].
+    """Cross-correlation of padded maps with K filters.
 
-    ``unrolled`` (H, C, S, Q, N) holds, for each kernel column s, the columns of the padded x that it meets. The R
-    rows which output row p needs are neighbours there, so they are a matrix (R*C*S, Q*N) without a copy, and
+    y[n,k,p,q] = bias[k] + sum over c, r, s of weight[k,c,r,s] x[n,c,i,j]
+    with i = p stride + r - padding, j = q stride + s - padding, and x zero outside the map.
+
+    ``unrolled`` (H, C, S, Q, N) holds for each kernel column s the columns of the padded x that it
+    meets. The R rows which output row p needs are neighbours in it, so they are a matrix without a
+    further copy, and
 
         y[p] (K, Q*N) = weight (K, R*C*S) @ window[p] (R*C*S, Q*N).
 
-    It is the usual im2col (Chellapilla, Puri, Simard 2006, section 3) with a copy of S instead of R*S values for
-    each input value.
+    Source: Chellapilla, Puri, Simard 2006, High performance convolutional neural networks for
+    document processing, section 3, which unrolls rows as well and so copies R times as much.
     """
 
     keeps: ClassVar[frozenset[str]] = frozenset({"unrolled"})
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(layer, dtype)
         assert isinstance(layer.spec, Conv2dSpec)
         self._spec = layer.spec
@@ -61,7 +66,7 @@ class Conv2d(BaselineLayer):
         self.gradients["weight"][...] = grad_matrix.reshape(k, r, c, s).transpose(0, 2, 1, 3)
 
     def _backward_x(self, grad_rows: Array) -> Array:
-        """weight^T @ grad_y[p], added to the window it came from; then columns back to their places."""
+        """weight^T @ grad_y[p] added to window[p], then the columns added back to their places."""
         c, height, width = self.layer.x_shape
         (pad_h, pad_w), (stride_h, stride_w) = self._spec.padding, self._spec.stride
         h, c, s, q, n = self._unrolled.shape
@@ -98,7 +103,7 @@ class Conv2d(BaselineLayer):
         return unrolled
 
     def _windows(self, unrolled: Array) -> Array:
-        """(H, C, S, Q, N) -> (P, R*C*S, Q*N), overlapping views: each holds the R rows that make one output row."""
+        """(H, C, S, Q, N) -> (P, R*C*S, Q*N): views that overlap, each the R rows of one output row."""
         _, c, s, q, n = unrolled.shape
         r, stride = self._spec.kernel[0], self._spec.stride[0]
         lines = unrolled.reshape(-1, q * n)

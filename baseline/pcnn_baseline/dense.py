@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType
+from pcnn_baseline.arrays import Array
 from pcnn_baseline.base import BaselineLayer
 from pcnn_bench.network import Layer
 
@@ -16,7 +17,7 @@ class Dense(BaselineLayer):
 
     keeps: ClassVar[frozenset[str]] = frozenset({"x"})
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(layer, dtype)
         self._x: Array = np.empty((0, 0), dtype)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Literal
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType, Workspace, in_memory, of_batch
+from pcnn_baseline.arrays import Array, Workspace, in_memory, of_batch
 from pcnn_baseline.base import BaselineLayer, BaselineLoss, predictions
 from pcnn_baseline.layers import LAYERS, LOSSES
 from pcnn_baseline.sgd import Sgd
@@ -31,7 +31,7 @@ from pcnn_bench.network import Floats, Labels, Layer, Network
 from pcnn_bench.optimizers import SgdSpec
 
 ALWAYS = -1
-"""First and last step of an array that is never freed: the baseline allocates once and keeps everything."""
+"""First and last step of an array that is never freed: the baseline keeps what it allocates."""
 
 _NO_CLOCK: AbstractContextManager[None] = nullcontext()
 
@@ -39,11 +39,12 @@ _NO_CLOCK: AbstractContextManager[None] = nullcontext()
 class BaselineEngine:
     """``pcnn_bench.engine.Engine`` in NumPy.
 
-    Right on any number of BLAS threads; a *baseline* only on one, so the caller enters
-    ``pcnn_baseline.threads.one_blas_thread()`` around everything that is timed, and ``make_clock`` verifies it.
+    Its results are right on any number of BLAS threads, its times only on one: the caller enters
+    ``pcnn_baseline.threads.one_blas_thread()`` around training and timing, and ``make_clock`` refuses
+    to measure otherwise.
 
-    The parameters are zero until ``load_parameters``. ``dtype`` is float32 where something is measured and float64
-    where gradients are checked; inputs of any other type or layout are converted on entry.
+    The parameters are zero until ``load_parameters``. ``dtype`` is float32 where something is measured
+    and float64 where gradients are checked; inputs of other types and layouts are converted on entry.
     """
 
     name: Literal["baseline", "cuda"] = "baseline"
@@ -58,7 +59,7 @@ class BaselineEngine:
         *,
         batch_size: int,
         optimizer: SgdSpec,
-        dtype: DType = np.float32,
+        dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self.network = network
         self.batch_size = batch_size
@@ -70,7 +71,9 @@ class BaselineEngine:
         self._loss: BaselineLoss | None = None
         if network.loss is not None:
             self._loss = LOSSES[network.loss.kind](network.loss, dtype)
-        self.stages = tuple(_stage(layer, optimizer) for layer in network.all_layers)
+        self.stages: Sequence[Stage] = tuple(
+            _stage(layer, optimizer) for layer in network.all_layers
+        )
         self._input = Workspace(dtype)
         self._labels = np.zeros(batch_size, np.int32)
         self._losses: list[Array] = []
@@ -114,7 +117,7 @@ class BaselineEngine:
         def span(layer: Layer, phase: StagePhase) -> AbstractContextManager[None]:
             return _NO_CLOCK if clock is None else clock.span(layer.name, phase)
 
-        # a run that diverges is stopped by the training loop, which sees its losses; NumPy need not warn too
+        # the training loop sees a loss that is not finite and stops; NumPy need not warn as well
         with np.errstate(over="ignore", invalid="ignore"):
             x = self._x
             for layer in self._layers:
@@ -166,7 +169,7 @@ class BaselineEngine:
         """A host clock.
 
         Raises:
-            UnavailableError: the BLAS runs more than one thread, so this would not be a sequential baseline.
+            UnavailableError: the BLAS runs more than one thread, so nothing here is sequential.
         """
         require_one_thread()
         return HostClock()
@@ -189,8 +192,8 @@ class BaselineEngine:
     def memory(self) -> list[MemoryUse]:
         """Every array the engine holds, and the peak of building it and taking one step.
 
-        The peak is what tracemalloc saw: NumPy's arrays, temporary ones included, and Python's objects, but not the
-        packing buffers inside the BLAS.
+        The peak is what tracemalloc saw: NumPy's arrays, temporary ones included, and Python's
+        objects, but not the packing buffers inside the BLAS.
         """
         rows = [
             MemoryUse("input", "", name, count) for name, count in self._input.byte_counts().items()
@@ -215,7 +218,7 @@ class BaselineEngine:
         self._input = Workspace(self._dtype)
 
     def _allocate(self) -> None:
-        """Take one step on zeros, so that every array exists before anything is timed; then forget it."""
+        """Take one step on zeros, so that every array exists before anything is timed."""
         self._x = self._input.batch("x", (self.batch_size, *self.network.input_shape))
         self._x.fill(0)
         if self._loss is None:
@@ -251,8 +254,8 @@ class BaselineEngine:
         classes = self.network.output_shape[-1]
         if self._loss is not None and not 0 <= labels.min() <= labels.max() < classes:
             raise DataError(
-                f"labels: found {labels.min()} to {labels.max()}, but the network has {classes} outputs "
-                f"(classes 0 to {classes - 1}); change the last layer or the data set"
+                f"labels: found {labels.min()} to {labels.max()}, but the network has {classes} "
+                f"outputs (classes 0 to {classes - 1}); change the last layer or the data set"
             )
         return labels
 
@@ -271,7 +274,7 @@ class BaselineEngine:
     def _probe_layer(
         self, layer: BaselineLayer, optimizer: Sgd, x: Array, given: Probe
     ) -> dict[str, npt.NDArray[np.floating]]:
-        """``y``; with a ``grad_y``, also the gradients and the parameters after one update."""
+        """``y``; with a ``grad_y``, also the gradients and the parameters after two updates."""
         for name, values in given.parameters.items():
             layer.parameters[name][...] = values
         before = {name: parameter.copy() for name, parameter in layer.parameters.items()}
@@ -286,7 +289,8 @@ class BaselineEngine:
         grad_x = layer.backward(self._converted(given.grad_y))
         if grad_x is not None:
             results["grad_x"] = _owned(grad_x)
-        optimizer.update(self._learning_rate)
+        for _ in range(2):  # the second shows the momentum
+            optimizer.update(self._learning_rate)
         for name, parameter in layer.parameters.items():
             results[f"grad_{name}"] = _owned(layer.gradients[name])
             results[name] = _owned(parameter)

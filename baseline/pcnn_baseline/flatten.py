@@ -9,7 +9,7 @@ from pcnn_baseline.base import BaselineLayer
 
 
 class Flatten(BaselineLayer):
-    """(N, C, H, W) -> (N, C*H*W) in that order; a copy here, since maps lie in memory as (H, C, W, N)."""
+    """(N, C, H, W) -> (N, C*H*W) in that order; a copy, as maps lie in memory as (H, C, W, N)."""
 
     def forward(self, x: Array) -> Array:
         """x (N, ...) -> y (N, F)."""

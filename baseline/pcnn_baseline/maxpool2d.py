@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType, in_memory
+from pcnn_baseline.arrays import Array, in_memory
 from pcnn_baseline.base import BaselineLayer
 from pcnn_baseline.windows import cells
 from pcnn_bench.layers.maxpool2d import MaxPool2dSpec
@@ -25,7 +25,7 @@ class MaxPool2d(BaselineLayer):
     keeps: ClassVar[frozenset[str]] = frozenset({"position"})
     _position: npt.NDArray[np.int32]
 
-    def __init__(self, layer: Layer, dtype: DType = np.float32) -> None:
+    def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__(layer, dtype)
         assert isinstance(layer.spec, MaxPool2dSpec)
         self._spec = layer.spec
@@ -69,4 +69,5 @@ class MaxPool2d(BaselineLayer):
         row, channel, column, image = np.ogrid[:p, :c, :q, :n]
         corner = ((row * down * c + channel) * w + column * right) * n + image
         in_window = (r * c * w + s) * n
-        return corner + in_window[position]
+        places: npt.NDArray[np.intp] = corner + in_window[position]
+        return places

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pcnn_baseline.arrays import Array
 from pcnn_baseline.base import BaselineLayer
@@ -23,7 +24,7 @@ class Relu(BaselineLayer):
 
     def backward(self, grad_y: Array) -> Array | None:
         """grad_y (N, ...) -> grad_x (N, ...)."""
-        is_active = self.workspace.batch("is_active", grad_y.shape, np.bool_)
+        is_active: npt.NDArray[np.bool_] = self.workspace.batch("is_active", grad_y.shape, np.bool_)
         np.greater(self._y, 0, out=is_active)
         grad_x: Array = self.workspace.batch("grad_x", grad_y.shape)
         # a product, since a choice (`where=`) takes eight times as long on signs that nothing predicts

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from pcnn_baseline.arrays import Array, DType, Workspace
+from pcnn_baseline.arrays import Array, Workspace
 from pcnn_baseline.base import BaselineLayer
 from pcnn_bench.optimizers import SgdSpec
 
 
 class Sgd:
-    """v = momentum v + (grad + weight_decay parameter); parameter = parameter - learning_rate v, for one layer."""
+    """The update of one layer.
 
-    def __init__(self, spec: SgdSpec, layer: BaselineLayer, dtype: DType = np.float32) -> None:
+    v = momentum v + (grad + weight_decay parameter); parameter = parameter - learning_rate v.
+    Source: as ``pcnn_bench.optimizers.sgd``.
+    """
+
+    def __init__(
+        self, spec: SgdSpec, layer: BaselineLayer, dtype: npt.DTypeLike = np.float32
+    ) -> None:
         self._spec = spec
         self._layer = layer
         self.velocity: dict[str, Array] = {

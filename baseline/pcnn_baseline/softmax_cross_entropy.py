@@ -12,10 +12,10 @@ from pcnn_bench.network import Labels
 
 
 class SoftmaxCrossEntropy(BaselineLoss):
-    """loss[n] = log(sum over k of exp(x[n,k] - m)) + m - x[n,label], m = max x[n]; grad_x = (p - onehot) / N.
+    """loss[n] = log(sum over k of exp(x[n,k] - m)) + m - x[n,label], with m = max over k of x[n,k].
 
-    Subtracting the largest score first keeps exp within 0 .. 1 and its sum within 1 .. K: neither overflows, and
-    the logarithm never meets a zero.
+    grad_x = (probability - onehot) / N. Subtracting the largest score first keeps exp within 0 .. 1
+    and its sum within 1 .. K: neither overflows, and the logarithm never meets a zero.
     """
 
     keeps: ClassVar[frozenset[str]] = frozenset({"probability"})

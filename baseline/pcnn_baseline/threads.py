@@ -17,8 +17,8 @@ PoolInfo = dict[str, Any]
 def thread_pools() -> list[PoolInfo]:
     """The thread pools of this process's numerical libraries, as ``environment.json`` records them.
 
-    Empty where the BLAS is not one that threadpoolctl knows (Apple's Accelerate): then nothing can be said of its
-    threads, and the list says so by being empty.
+    Empty where the BLAS is not one that threadpoolctl knows (Apple's Accelerate): then nothing can be
+    said of its threads, and the list says so by being empty.
     """
     return [
         {
@@ -41,18 +41,19 @@ def require_one_thread() -> list[PoolInfo]:
     for pool in pools:
         if pool["num_threads"] != 1:
             raise UnavailableError(
-                f"baseline: {pool['name']} {pool['version'] or ''} runs {pool['num_threads']} threads where "
-                "the sequential engine needs 1; set OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 and OMP_NUM_THREADS=1"
+                f"baseline: {pool['name']} {pool['version'] or ''} runs {pool['num_threads']} threads, "
+                "but a sequential engine needs 1; set OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and "
+                "OMP_NUM_THREADS to 1"
             )
     return pools
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[list[PoolInfo]]:
-    """Hold every loaded thread pool to one thread in the body; yields the pools as found after that.
+    """Hold every loaded thread pool to one thread in the body; yields what the pools then say.
 
-    The limit belongs to the process, so whoever drives the baseline enters this around all that it does. Libraries
-    loaded in the body are not held; NumPy's BLAS is loaded by then.
+    The limit belongs to the process, so whoever drives the baseline enters this around all that it
+    does. Libraries loaded in the body are not held; NumPy's BLAS is loaded before.
 
     Raises:
         UnavailableError: a pool keeps more than one thread.

@@ -9,7 +9,10 @@ from pcnn_bench.layers.pooling import PoolingSpec
 
 
 def cells(maps: Array, spec: PoolingSpec, p: int, q: int) -> Iterator[Array]:
-    """maps (N, C, H, W) -> for each cell of the window, in row order, the view (N, C, P, Q) of it in all windows."""
+    """maps (N, C, H, W) -> views (N, C, P, Q), one for each cell of a window, in row order.
+
+    Each view shows its cell in all P x Q windows at once.
+    """
     (rows, columns), (down, right) = spec.size, spec.stride
     for r in range(rows):
         for s in range(columns):

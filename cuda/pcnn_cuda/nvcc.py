@@ -49,11 +49,14 @@ _note_once = cache(note)
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A cubin and whether it came from the cache; ``file`` is None where the cache is unwritable."""
+    """A cubin and where it came from."""
 
     cubin: bytes
     from_cache: bool
     file: Path | None
+    """In the cache; None where that cannot be written."""
+    log: str = ""
+    """What nvcc printed; empty for a cubin from the cache."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,13 @@ class Toolkit:
                 pass  # not built yet, or unreadable: build it
         with tempfile.TemporaryDirectory(prefix="pcnn-bench-") as scratch:
             output = Path(scratch) / "out.cubin"
-            self._run(
+            log = self._run(
                 ["-cubin", *command, "-I", str(folder), str(folder / source), "-o", str(output)],
                 source,
                 arch,
             )
             cubin = output.read_bytes()
-        return Built(cubin, False, kept if _write_whole(kept, cubin) else None)
+        return Built(cubin, False, kept if _write_whole(kept, cubin) else None, log)
 
     def _key(self, source: str, folder: Path, command: Sequence[str]) -> str:
         """Names all that a cubin depends on; the host compiler does not count, it preprocesses."""
@@ -146,8 +149,8 @@ class Toolkit:
             )
         return match[3] or f"{match[1]}.{match[2]}"
 
-    def _run(self, arguments: Sequence[str], source: str, arch: str) -> None:
-        """Run nvcc; its warnings go to the person at the keyboard.
+    def _run(self, arguments: Sequence[str], source: str, arch: str) -> str:
+        """Run nvcc and return what it printed; warnings go to the person at the keyboard.
 
         Raises:
             DeviceError: it failed.
@@ -159,6 +162,7 @@ class Toolkit:
         for line in log.splitlines():
             if "warning" in line.lower():
                 note(f"nvcc on {source}: {line.strip()}")
+        return log
 
     def _explain(self, log: str, source: str, arch: str) -> str:
         """One line for what nvcc said; the failures that people meet have a remedy of their own."""

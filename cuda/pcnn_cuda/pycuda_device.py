@@ -54,7 +54,7 @@ class PycudaDevice:
         DeviceMemoryError: the GPU is too full to be opened.
     """
 
-    kind: Literal["gpu"] = "gpu"
+    kind: Literal["gpu", "emulated"] = "gpu"
 
     def __init__(self, *, ordinal: int = 0, nvcc_flags: Sequence[str] = ()) -> None:
         self.launched: Counter[str] = Counter()

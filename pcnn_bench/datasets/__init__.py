@@ -112,10 +112,10 @@ def epoch_order(count: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def fetch(set_name: str, report: Callable[[str], None] = lambda line: None) -> Path:
-    """Bring a set into the cache; ``fetching.fetch_set`` says how, and what it raises."""
-    from pcnn_bench.datasets.fetching import fetch_set  # only here, since it imports an HTTP client
+    """Bring a set into the cache; ``fetching.fetch`` says how, and what it raises."""
+    from pcnn_bench.datasets import fetching  # only here, since it imports an HTTP client
 
-    return fetch_set(set_name, report)
+    return fetching.fetch(set_name, report)
 
 
 def _take(

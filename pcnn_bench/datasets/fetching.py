@@ -18,7 +18,7 @@ SUMS_FILE = "SHA256SUMS"
 """Written last, in the format of sha256sum: a folder with it was filled completely."""
 
 
-def fetch_set(set_name: str, report: Callable[[str], None]) -> Path:
+def fetch(set_name: str, report: Callable[[str], None]) -> Path:
     """Bring a data set into the cache and return its folder; no download if it is there intact.
 
     Files are downloaded beside the folder and moved in when all of them have the right SHA-256, so

@@ -89,9 +89,9 @@ def _searched(entry: Entry, folder: Path | None) -> Iterator[Path]:
     if entry.name == SYNTHETIC:
         return
     if folder is not None:
-        yield folder.expanduser()
+        yield Path(os.path.expanduser(folder))  # Path's own would raise for an unknown ~user
     if root := os.environ.get(DATA_VARIABLE):
-        yield Path(root).expanduser() / entry.name
+        yield Path(os.path.expanduser(root)) / entry.name
     yield cache_folder(entry)
     yield SHARED_FOLDER / entry.name
     if entry.package:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def read_mnist_5k(paths: Sequence[Path], class_count: int) -> Parts:
         DataError: the file is not the one expected, or the network has too few outputs.
     """
     (path,) = paths
-    with opened(path) as stream:
+    with opened(path) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of an empty file, refused below
         try:
             table = np.loadtxt(stream, delimiter=",", dtype=np.uint8, ndmin=2)
         except ValueError as error:

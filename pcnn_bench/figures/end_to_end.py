@@ -12,13 +12,14 @@ from pcnn_bench.figures.common import (
     MUTED,
     NothingToDrawError,
     color,
+    emulated_mark,
     format_ratio,
     format_us,
     hatch,
-    key,
     log_ratio_axis,
     new_figure,
     plain,
+    ratio_name,
     source_line,
     style,
 )
@@ -122,15 +123,17 @@ def draw(results: Results) -> Figure:
             subtitle="Wall time from the first batch to the last update, transfers included;"
             " compilation and evaluation beside it.",
             caption=[_caption(rows, baseline), source_line(results.runs[0])],
-            keys=[key(row.series) for row in rows],
         )
-        times, ratios = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
-        _draw_times(times, rows)
-        _draw_ratios(ratios, rows, baseline)
+        has_others = any(row is not baseline for row in rows)
+        widths = (1.25, 1) if has_others else (1,)
+        panels = figure.subplots(1, len(widths), sharey=True, width_ratios=widths, squeeze=False)[0]
+        _draw_times(panels[0], rows)
+        if has_others:
+            _draw_ratios(panels[1], rows, baseline)
         labels = [plain(row.series.label, 26) for row in rows]
-        times.set_yticks(range(len(rows)), labels, size=7.5)
-        times.set_ylim(len(rows) - 0.4, -0.6)
-        for axes in (times, ratios):
+        panels[0].set_yticks(range(len(rows)), labels, size=7.5)
+        panels[0].set_ylim(len(rows) - 0.4, -0.6)
+        for axes in panels:
             axes.grid(False, axis="y")
             axes.tick_params(axis="y", length=0)
     return figure
@@ -155,93 +158,84 @@ def _draw_times(axes: Axes, rows: list[Totals]) -> None:
                 hatch=hatch(row.series),
             )
             start += seconds
-        axes.text(start, y - 0.1, f" {_seconds(row.train_s)}", va="center", weight="bold")
+        ending = "" if row.status == "ok" else f" ({plain(row.status, 12)})"
+        axes.text(start, y - 0.1, f" {_seconds(row.train_s)}{ending}", va="center", weight="bold")
         axes.text(0, y + 0.3, _beside(row), size=6.5, color=MUTED, va="center")
-    axes.set_xlim(0, longest * 1.25)
+    axes.set_xlim(0, longest * 1.3)
     axes.set_xlabel("seconds: training, evaluation (paler), compilation (palest)")
 
 
 def _beside(row: Totals) -> str:
     """What surrounds the training, in words."""
-    parts = [] if row.status == "ok" else [row.status]
-    for word, seconds in (("evaluation", row.eval_s), ("compilation", row.compile_s)):
-        if seconds:
-            parts.append(f"{word} {_seconds(seconds)}")
-    return " · ".join(parts)
+    parts = (("evaluation", row.eval_s), ("compilation", row.compile_s))
+    return " · ".join(f"{word} {_seconds(seconds)}" for word, seconds in parts if seconds)
 
 
 def _draw_ratios(axes: Axes, rows: list[Totals], baseline: Totals | None) -> None:
     """A bar from 1 to the ratio of totals; dots for single epochs, a diamond with compilation."""
+    is_emulated = all(row.series.is_emulated for row in rows if row is not baseline)
     ends = [1.0]
     for y, row in enumerate(rows):
         if row is baseline:
             continue
-        if baseline is None or row.fault_against(baseline):
+        if baseline is None or row.fault_against(baseline) or row.series.is_emulated != is_emulated:
             axes.text(1.0, y - 0.1, " n/a", color=MUTED, va="center", style="italic")
-            continue
-        ratio = shown(row, baseline.train_s, row.train_s)
-        axes.barh(
-            y - 0.1,
-            ratio - 1,
-            left=1.0,
-            height=BAR,
-            color=color(row.series),
-            edgecolor="white",
-            linewidth=0,
-            hatch=hatch(row.series),
-        )
-        epochs = [
-            shown(row, baseline.epoch_s[epoch], seconds)
-            for epoch, seconds in row.epoch_s.items()
-            if epoch in baseline.epoch_s
-        ]
-        axes.plot(epochs, [y + 0.3] * len(epochs), "o", markersize=3, color=MUTED, clip_on=False)
-        cold = shown(
-            row,
-            baseline.train_s + (baseline.compile_s or 0),
-            row.train_s + (row.compile_s or 0),
-        )
-        axes.plot([cold], [y - 0.1], "D", markersize=4.5, color="white", markeredgecolor="black")
-        ends += [ratio, cold, *epochs]
-        right = ratio >= 1
-        axes.text(
-            max(ratio, cold, 1.0) if right else min(ratio, cold, 1.0),
-            y - 0.1,
-            f"   {format_ratio(ratio)}   ",
-            weight="bold",
-            va="center",
-            ha="left" if right else "right",
-        )
+        else:
+            ends += _draw_ratio(axes, y, row, baseline)
     log_ratio_axis(axes, min(ends), max(ends))
-    axes.set_xlabel(
-        "emulated/baseline: ratio of times, log scale"
-        if _all_emulated(rows)
-        else "speedup over the baseline, log scale"
+    axes.set_xlabel(ratio_name(is_emulated=is_emulated))
+
+
+def _draw_ratio(axes: Axes, y: int, row: Totals, baseline: Totals) -> list[float]:
+    """One series' ratios; returns them for the axis' limits."""
+
+    def ratio_of(baseline_s: float, other_s: float) -> float:
+        speedup = baseline_s / other_s
+        return 1 / speedup if row.series.is_emulated else speedup
+
+    ratio = ratio_of(baseline.train_s, row.train_s)
+    cold = ratio_of(
+        baseline.train_s + (baseline.compile_s or 0), row.train_s + (row.compile_s or 0)
     )
-
-
-def shown(row: Totals, baseline_s: float, other_s: float) -> float:
-    """The speedup, or emulated/baseline where emulated."""
-    return other_s / baseline_s if row.series.is_emulated else baseline_s / other_s
-
-
-def _all_emulated(rows: list[Totals]) -> bool:
-    """Whether every series but the baseline is emulated, and there is one."""
-    others = [row for row in rows if row.series.engine != BASELINE]
-    return bool(others) and all(row.series.is_emulated for row in others)
+    epochs = [
+        ratio_of(baseline.epoch_s[epoch], seconds)
+        for epoch, seconds in row.epoch_s.items()
+        if epoch in baseline.epoch_s
+    ]
+    axes.barh(
+        y - 0.1,
+        ratio - 1,
+        left=1.0,
+        height=BAR,
+        color=color(row.series),
+        edgecolor="white",
+        linewidth=0,
+        hatch=hatch(row.series),
+    )
+    axes.plot(epochs, [y + 0.3] * len(epochs), "o", markersize=3, color=MUTED)
+    axes.plot([cold], [y - 0.1], "D", markersize=4.5, color="white", markeredgecolor="black")
+    is_right = ratio >= 1
+    axes.text(
+        max(ratio, cold) if is_right else min(ratio, cold),
+        y - 0.1,
+        f"   {format_ratio(ratio)}   ",
+        weight="bold",
+        va="center",
+        ha="left" if is_right else "right",
+    )
+    return [ratio, cold, *epochs]
 
 
 def _title(results: Results, rows: list[Totals], baseline: Totals | None) -> str:
     """The best ratio of totals where it may be a headline; emulated times make none."""
-    name = plain(results.runs[0].title, 40)
-    if any(row.series.is_emulated for row in rows):
-        return f"Training {name} end to end on the emulated device (not GPU times)"
+    title = f"Training {plain(results.runs[0].title, 40)} end to end"
+    mark = emulated_mark(row.series for row in rows)
     others = [row for row in rows if row is not baseline and not row.fault_against(baseline)]
-    if baseline is None or not others:
-        return f"Training {name} end to end"
+    if mark or baseline is None or not others:
+        return title + mark
     best = min(others, key=lambda row: row.train_s)
     ratio = format_ratio(baseline.train_s / best.train_s)
-    return f"Training {name} end to end: {plain(best.series.label, 30)} is {ratio} as fast"
+    return f"{title}: {plain(best.series.label, 30)} is {ratio} as fast as the baseline"
 
 
 def _caption(rows: list[Totals], baseline: Totals | None) -> str:

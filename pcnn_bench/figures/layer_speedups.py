@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import math
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from pcnn_bench.figures.common import (
     NothingToDrawError,
     color,
+    count_range,
+    emulated_mark,
     format_ratio,
     hatch,
     key,
     log_ratio_axis,
     new_figure,
     plain,
+    ratio_name,
     source_line,
     style,
 )
-from pcnn_bench.pairing import Pair, Ratio, Series, stage_pairs, step_pair
 from pcnn_bench.figures.stage_rows import draw_panels, stage_names, write_absent
+from pcnn_bench.pairing import Pair, Ratio, Series, stage_pairs, step_pair
 from pcnn_bench.results_reading import Results
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 ROW_INCHES = 0.24
 BAR = 0.62
 
 
-def shown_ratio(series: Series, speedup: Ratio) -> Ratio:
+def _shown_ratio(series: Series, speedup: Ratio) -> Ratio:
     """What a figure may show: the speedup, or emulated/baseline, its inverse, where emulated."""
     low, ratio, high = speedup
     return (1 / high, 1 / ratio, 1 / low) if series.is_emulated else speedup
-
-
-def ratio_name(series: Series) -> str:
-    """What that ratio is called."""
-    if series.is_emulated:
-        return (
-            "emulated/baseline: ratio of times, log scale (left of 1: less time than the baseline)"
-        )
-    return "speedup over the baseline, log scale (right of 1: faster)"
 
 
 def draw(results: Results, series: Series) -> Figure:
@@ -48,7 +43,7 @@ def draw(results: Results, series: Series) -> Figure:
         NothingToDrawError: no stage has a time on both sides; the message gives a reason.
     """
     pairs = stage_pairs(results, series)
-    ratios = {id(p): shown_ratio(series, p.speedup) for p in pairs if p.speedup}
+    ratios = {id(p): _shown_ratio(series, p.speedup) for p in pairs if p.speedup}
     if not ratios:
         reasons = dict.fromkeys(pair.reason for pair in pairs)
         why = next(iter(reasons), "layers.csv holds no stage of it")
@@ -73,7 +68,7 @@ def draw(results: Results, series: Series) -> Figure:
         panels = draw_panels(figure, pairs, draw_row)
         for axes in panels:
             log_ratio_axis(axes, min(ends), max(ends))
-        panels[len(panels) // 2].set_xlabel(ratio_name(series))
+        panels[len(panels) // 2].set_xlabel(ratio_name(is_emulated=series.is_emulated))
     return figure
 
 
@@ -108,9 +103,9 @@ def _draw_bar(axes: Axes, y: float, series: Series, shown: Ratio) -> None:
 def _title(results: Results, series: Series, step: Pair | None) -> str:
     """The whole step's ratio where it may be a headline; emulated times make none."""
     name = plain(results.runs[0].title, 40)
-    engine = plain(f"{series.engine} {series.rung}".strip(), 30)
+    engine = plain(series.short, 30)
     if series.is_emulated:
-        return f"emulated/baseline per layer of {name}: {engine} on the emulated device, not a GPU"
+        return f"emulated/baseline per layer of {name}: {engine}{emulated_mark([series])}"
     if step is None or step.speedup is None:
         return f"Speedup per layer of {name}: {engine} over the baseline"
     low, ratio, high = step.speedup
@@ -120,7 +115,7 @@ def _title(results: Results, series: Series, step: Pair | None) -> str:
 
 def _subtitle(series: Series, pairs: list[Pair]) -> str:
     """The least and the greatest ratio, and how many are missing."""
-    shown = [(shown_ratio(series, p.speedup)[1], p) for p in pairs if p.speedup]
+    shown = [(_shown_ratio(series, p.speedup)[1], p) for p in pairs if p.speedup]
     ends = [
         f"{format_ratio(ratio)} ({plain(pair.stage, 26)} {pair.phase})"
         for ratio, pair in (min(shown, key=lambda s: s[0]), max(shown, key=lambda s: s[0]))
@@ -132,12 +127,10 @@ def _subtitle(series: Series, pairs: list[Pair]) -> str:
 
 def _caption(pairs: list[Pair]) -> str:
     """What the bars are, and of how many samples."""
-    counts = sorted(
-        side.sample_count for p in pairs if p.speedup for side in (p.baseline, p.other) if side
-    )
-    clocks = {s.clock for p in pairs if p.speedup for s in (p.baseline, p.other) if s}
-    kernel = " (baseline: host clock, cuda: kernel time)" if "device" in clocks else ""
+    sides = [side for p in pairs if p.speedup for side in (p.baseline, p.other) if side]
+    clocks = " and ".join(sorted({side.clock for side in sides}))
     return (
-        f"Ratios of median times{kernel}, batch {pairs[0].batch_size}, {counts[0]} to {counts[-1]}"
-        " samples a side; thin lines: 95 % bootstrap intervals."
+        f"Ratios of median times ({plain(clocks, 20)} clock), batch {pairs[0].batch_size}, "
+        f"{count_range(side.sample_count for side in sides)} samples a side;"
+        " thin lines: 95 % bootstrap intervals"
     )

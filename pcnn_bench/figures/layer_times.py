@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import math
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from pcnn_bench.figures.common import (
     NothingToDrawError,
     color,
+    count_range,
+    emulated_mark,
     format_us,
     hatch,
     key,
@@ -16,11 +21,9 @@ from pcnn_bench.figures.common import (
     source_line,
     style,
 )
-from pcnn_bench.pairing import Pair, Series, Times, baseline_of, stage_pairs
 from pcnn_bench.figures.stage_rows import draw_panels, stage_names, write_absent
+from pcnn_bench.pairing import Pair, Series, Times, baseline_of, engine_fault, stage_pairs
 from pcnn_bench.results_reading import Results
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 ROW_INCHES = 0.30
 BAR = 0.38
@@ -53,7 +56,7 @@ def draw(results: Results, series: Series) -> Figure:
         figure = new_figure(
             max(ROW_INCHES * len(stage_names(pairs)) + 0.75, 1.6),
             title=_title(results, series),
-            subtitle="Median of the samples; the thin line spans the middle half of them.",
+            subtitle=_subtitle(results, sides),
             caption=[_caption(pairs, sides, baseline), source_line(results.runs[0])],
             keys=[key(side) for side in sides],
         )
@@ -88,11 +91,18 @@ def _draw_bar(axes: Axes, y: float, low_us: float, side: Series, times: Times | 
 def _title(results: Results, series: Series) -> str:
     """What is compared, and that it is emulated where it is."""
     name = plain(results.runs[0].title, 40)
-    if series.engine == "baseline":
+    if series == baseline_of(results):
         return f"Time per layer of {name}: the baseline alone"
-    emulated = ", emulated device (not GPU times)" if series.is_emulated else ""
-    engine = plain(f"{series.engine} {series.rung}".strip(), 30)
-    return f"Time per layer of {name}: {engine} and the baseline{emulated}"
+    return f"Time per layer of {name}: {plain(series.short, 30)}{emulated_mark([series])}"
+
+
+def _subtitle(results: Results, sides: list[Series]) -> str:
+    """What bar and line mean, and which side did not end well."""
+    found = [fault for side in sides if (fault := engine_fault(results, side))]
+    return " ".join(
+        ["Median of the samples; the thin line spans the middle half of them."]
+        + [f"{plain(fault, 60)}." for fault in found]
+    )
 
 
 def _caption(pairs: list[Pair], sides: list[Series], baseline: Series | None) -> str:
@@ -101,9 +111,8 @@ def _caption(pairs: list[Pair], sides: list[Series], baseline: Series | None) ->
     for side in sides:
         found = [pair.baseline if side == baseline else pair.other for pair in pairs]
         times = [one for one in found if one]
-        counts = sorted({one.sample_count for one in times})
-        clocks = sorted({one.clock for one in times})
-        if counts:
-            count = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-            parts.append(f"{plain(side.label, 40)}: {count} samples, {'/'.join(clocks)} clock")
+        clocks = "/".join(sorted({one.clock for one in times}))
+        if times:
+            count = count_range(one.sample_count for one in times)
+            parts.append(f"{plain(side.label, 40)}: {count} samples, {plain(clocks, 20)} clock")
     return " · ".join(parts)

@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 from pcnn_bench.figures.common import (
-    MUTED,
     NothingToDrawError,
     color,
+    emulated_mark,
     new_figure,
     plain,
     source_line,
@@ -62,7 +62,7 @@ def draw(results: Results) -> Figure:
         figure = new_figure(
             PANEL_INCHES * (2 if has_accuracy else 1) + 0.2,
             title=_title(results, found, has_accuracy),
-            subtitle="Filled marks and solid colour: test set; pale: training set while it learns.",
+            subtitle=_subtitle(found),
             caption=[_caption(found), source_line(results.runs[0])],
             keys=[
                 Line2D([], [], label=plain(series.label, 40), **look)
@@ -77,7 +77,8 @@ def draw(results: Results) -> Figure:
                 _draw_curve(grid[0, column], rows, x, "test_loss", looks[series])
                 if has_accuracy:
                     _draw_curve(grid[1, column], rows, x, "test_accuracy", looks[series])
-            _mark_bad_epochs(grid[0, column], found, x)
+            for axes in grid[:, column]:
+                _mark_bad_epochs(axes, found, x)
         _dress(grid, found, has_accuracy)
     return figure
 
@@ -95,7 +96,7 @@ def _looks(series: list[Series]) -> dict[Series, dict[str, Any]]:
         looks[one] = {
             "color": color(one),
             "linestyle": _LINES[index % len(_LINES)],
-            "linewidth": 3.2 if is_baseline else 1.4,
+            "linewidth": 2.8 if is_baseline else 1.4,
             "marker": "s" if is_baseline else "o",
             "markersize": 5.5 if is_baseline else 4,
             "markerfacecolor": "white" if one.is_emulated else color(one),
@@ -115,22 +116,10 @@ def _draw_curve(
 
 
 def _mark_bad_epochs(axes: Axes, found: dict[Series, pd.DataFrame], x: str) -> None:
-    """A dotted line where an epoch did not end well, and what it did."""
+    """A dotted line where an epoch did not end well; the subtitle says what it did."""
     for series, rows in found.items():
-        for row in rows[rows["status"] != "ok"].dropna(subset=[x]).to_dict("records"):
-            axes.axvline(row[x], color=color(series), linestyle=":", linewidth=1)
-            axes.annotate(
-                plain(f"{series.label}: {row['status']}", 30),
-                (row[x], 0.97),
-                xycoords=("data", "axes fraction"),
-                xytext=(-3, 0),
-                textcoords="offset points",
-                ha="right",
-                va="top",
-                size=6.5,
-                rotation=90,
-                color=MUTED,
-            )
+        for place in rows[rows["status"] != "ok"][x].dropna():
+            axes.axvline(place, color=color(series), linestyle=":", linewidth=1)
 
 
 def _dress(grid: Any, found: dict[Series, pd.DataFrame], has_accuracy: bool) -> None:
@@ -147,7 +136,10 @@ def _dress(grid: Any, found: dict[Series, pd.DataFrame], has_accuracy: bool) -> 
     if times.size:
         # Engines differ by orders of magnitude; on a linear axis the faster one is a vertical line.
         seconds.set_xscale("log")
-        seconds.set_xlim(times.min() / 1.5, times.max() * 1.5)
+        low, high = times.min() / 1.5, times.max() * 1.5
+        seconds.set_xlim(low, high)
+        subs = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
+        seconds.xaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=8))
         seconds.set_xlabel("seconds of training (evaluation excluded), log scale")
     else:
         seconds.set_xlabel("seconds of training: unknown")
@@ -163,9 +155,18 @@ def _title(results: Results, found: dict[Series, pd.DataFrame], has_accuracy: bo
     for series, rows in found.items():
         values = rows[column].dropna()
         if len(values):
-            ends.append(f"{plain(series.label, 30)} {values.iloc[-1]:.4g}")
-    word = "test accuracy" if has_accuracy else "loss"
-    return f"Learning of {name}, last {word}: {', '.join(ends[:4])}"
+            ends.append(f"{plain(series.short, 30)} {values.iloc[-1]:.4g}")
+    word = "test accuracy" if has_accuracy else "training loss"
+    return f"{name}: last {word}: {', '.join(ends[:4])}{emulated_mark(found)}"
+
+
+def _subtitle(found: dict[Series, pd.DataFrame]) -> str:
+    """How to tell the curves apart, and what did not end well."""
+    parts = ["Full colour with marks: test set; pale: training set while it learns."]
+    for series, rows in found.items():
+        for row in rows[rows["status"] != "ok"].to_dict("records")[:2]:
+            parts.append(f"{plain(series.label, 40)}: {row['status']} in epoch {row['epoch']}.")
+    return " ".join(parts)
 
 
 def _caption(found: dict[Series, pd.DataFrame]) -> str:

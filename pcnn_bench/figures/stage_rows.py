@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from pcnn_bench.engine import STAGE_PHASES
 from pcnn_bench.figures.common import MUTED, plain
 from pcnn_bench.pairing import Pair
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 NAME_LIMIT = 26
 """Characters of a stage's name on one line: a quarter of the width, leaving three panels legible."""
@@ -20,10 +21,14 @@ def stage_names(pairs: Sequence[Pair]) -> list[str]:
 
 
 def stage_label(pair: Pair) -> str:
-    """The stage's name; its layers under it where the name does not tell them."""
+    """The stage's name in one or two lines; its layers under it where the name does not tell them."""
     layers = "+".join(pair.layers)
-    name = plain(pair.stage, NAME_LIMIT)
-    return name if layers == pair.stage else f"{name}\n({plain(layers, NAME_LIMIT)})"
+    if layers != pair.stage:
+        return f"{plain(pair.stage, NAME_LIMIT)}\n({plain(layers, NAME_LIMIT - 2)})"
+    if len(layers) <= NAME_LIMIT:
+        return plain(layers, NAME_LIMIT)
+    cut = layers.rfind("+", 0, NAME_LIMIT) + 1 or NAME_LIMIT
+    return f"{plain(layers[:cut], NAME_LIMIT)}\n{plain(layers[cut:], NAME_LIMIT)}"
 
 
 def draw_panels(
@@ -42,7 +47,7 @@ def draw_panels(
             if pair.phase == phase:
                 draw_row(axes, y_of[pair.stage], pair)
         axes.tick_params(axis="y", length=0)
-    panels[0].set_yticks(list(y_of.values()), [labels[name] for name in names], size=7.5)
+    panels[0].set_yticks(list(y_of.values()), [labels[name] for name in names], size=7)
     panels[0].set_ylim(len(names) - 0.4, -0.6)
     return panels
 

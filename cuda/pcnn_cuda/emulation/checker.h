@@ -22,7 +22,8 @@ struct Access {
 
 struct Cell {
     Access write, read;
-    uint8_t initialised;  // bytes written by the block of `write`
+    uint32_t launch, block;  // of shared memory: whom the rest concerns
+    uint8_t initialised;     // bytes
 };
 
 class Checker {
@@ -139,14 +140,15 @@ private:
     }
 
     void check(const Area& area, Cell& cell, const Access& now, bool write, int64_t offset) {
-        const bool written_here = cell.write.launch == now.launch && cell.write.block == now.block;
-        if (!written_here) cell.initialised = 0;
+        if (area.shared && (cell.launch != now.launch || cell.block != now.block)) {
+            cell = Cell{{}, {}, now.launch, now.block, 0};
+        }
         if (area.shared && (!write || now.atomic) && (cell.initialised & now.bytes) != now.bytes) {
             report(UNINITIALISED_READ, area, now, nullptr, offset);
         }
-        if (clash(cell.write, now, area.shared)) {
+        if (clash(cell.write, now)) {
             report(RACE, area, now, &cell.write, offset);
-        } else if (write && clash(cell.read, now, area.shared)) {
+        } else if (write && clash(cell.read, now)) {
             report(RACE, area, now, &cell.read, offset);
         }
         Access& last = write ? cell.write : cell.read;
@@ -155,10 +157,9 @@ private:
     }
 
     // Is there no order between these two?
-    bool clash(const Access& before, const Access& now, bool shared) const {
+    bool clash(const Access& before, const Access& now) const {
         if (before.launch != now.launch || !(before.bytes & now.bytes) || (before.atomic && now.atomic)) return false;
         if (before.block != now.block) {
-            if (shared) return false;
             if (before.block == SEVERAL) return !acquired_;
             return !(acquired_ && before.block < released_.size() && before.time <= released_[before.block]);
         }

@@ -162,22 +162,22 @@ char* reserve(size_t bytes) {
 
 // One OS thread's fibers and shared memory, and the block that it runs.
 struct Worker {
-    Fiber fibers[MAX_THREADS];
-    Warp warps[WARPS];
+    Fiber fibers[MAX_THREADS] = {};
+    Warp warps[WARPS] = {};
     unsigned order[MAX_THREADS];
     char* stacks = reserve(STACK_BYTES * MAX_THREADS);
     char* static_shared = reserve(STATIC_ARENA_BYTES);
     char* dynamic_shared = reserve(DYNAMIC_SHARED_BYTES);
-    void* home;  // the OS thread's own stack
-    const Launch* launch;
-    Fiber* current;
-    unsigned threads, fiber_count, started, finished;
-    unsigned arrived, generation;  // at the block's barrier
-    Place barrier;
-    uint64_t random;
-    uint32_t block_number;
+    void* home = nullptr;  // the OS thread's own stack
+    const Launch* launch = nullptr;
+    Fiber* current = nullptr;
     unsigned initialised = 0;  // fibers whose stack holds a frame to switch to
-    bool failed;
+    unsigned fiber_count = 0, threads = 0, started = 0, finished = 0;
+    unsigned arrived = 0, generation = 0;  // at the block's barrier
+    Place barrier = {};
+    uint64_t random = 0;  // 0: threads run in order
+    uint32_t block_number = 0;
+    bool failed = false;
 
     Worker() { madvise(stacks, STACK_BYTES * MAX_THREADS, MADV_HUGEPAGE); }
     ~Worker() {
@@ -283,9 +283,9 @@ static Fiber* new_fiber(Worker& w) {
 }
 
 static Fiber* find_runnable(Worker& w) {
-    const unsigned first = static_cast<unsigned>(w.current - w.fibers) + 1 + (w.random ? next_random(w, w.fiber_count) : 0);
+    Fiber* fiber = w.random ? &w.fibers[next_random(w, w.fiber_count)] : w.current;
     for (unsigned i = 0; i < w.fiber_count; ++i) {
-        Fiber* fiber = &w.fibers[(first + i) % w.fiber_count];
+        if (++fiber == w.fibers + w.fiber_count) fiber = w.fibers;
         if (fiber->runnable()) return fiber;
     }
     return nullptr;

@@ -1,0 +1,329 @@
+"""The command line: each command parses, calls one function and prints; nothing heavy is imported before that."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from pcnn_bench import __version__
+from pcnn_bench.errors import ConfigError, FindingError, PcnnError, UnavailableError
+
+if TYPE_CHECKING:
+    from pcnn_bench.config import Config
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+REFUSALS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "choose a folder that can be written",
+    errno.EACCES: "choose a place that you may read and write",
+    errno.EPERM: "choose a place that you may read and write",
+}
+"""Errors of the file system that a person can cause and mend, each with its remedy."""
+DEVICE = re.compile(r"auto|emulated|gpu(:\d+)?")
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code (architecture.md, section 1)."""
+    sys.exit(exit_code_of(argv))
+
+
+def exit_code_of(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the one place where errors become a line on stderr and an exit code."""
+    try:
+        code = cli.main(args=argv, prog_name="pcnn-bench", standalone_mode=False)
+        sys.stdout.flush()  # so that a full disk or a closed pipe shows here
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "pcnn-bench"
+        return _fail(f"{path}: {error.format_message()} See '{path} --help'.", error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", INTERRUPTED)
+    except PcnnError as error:
+        return _fail(str(error), error.exit_code)
+    except MemoryError as error:
+        reason = str(error) or "the host is out of memory"
+        return _fail(f"{reason}; lower training.batch_size or data.train_count", 3)
+    except BrokenPipeError:
+        # the reader has what it wanted; Python must not flush the rest at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(
+            f"{where}{error.strerror}; {REFUSALS[error.errno]}", UnavailableError.exit_code
+        )
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(message, err=True)
+    return code
+
+
+class SuggestingGroup(click.Group):
+    """Names the nearest command where there is none of that name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the suggestion.
+
+        Raises:
+            UsageError: there is no such command.
+        """
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            known = ", ".join(self.commands)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {known}."
+            raise click.UsageError(f"No such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _device(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Refuse what is no device, before anything is loaded."""
+    if not DEVICE.fullmatch(value):
+        near = difflib.get_close_matches(value, ("auto", "gpu", "emulated"), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "choose auto, gpu, gpu:N or emulated"
+        raise ConfigError(f"--device: {value!r} is no device; {hint}")
+    return value
+
+
+Command = Callable[..., Any]
+
+
+def _options(*names: str) -> Callable[[Command], Command]:
+    """The options of these names, the same everywhere."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = OPTIONS[name](command)
+        return command
+
+    return decorate
+
+
+OPTIONS: dict[str, Callable[[Command], Command]] = {
+    "device": click.option(
+        "--device", default="auto", callback=_device, metavar="auto|gpu|gpu:N|emulated",
+        show_default=True, help="Where engine cuda runs.",
+    ),
+    "engine": click.option(
+        "--engine", "engines", multiple=True, metavar="NAME",
+        help="Engine to run instead of the config's; repeatable.",
+    ),
+    "rung": click.option(
+        "--rung", metavar="NAME", help="Rung of engine cuda, instead of the config's."
+    ),
+    "output": click.option(
+        "--output", default="results", show_default=True, metavar="DIR",
+        type=click.Path(path_type=Path), help="Folder in which the run folder is made.",
+    ),
+    "set": click.option(
+        "--set", "overrides", multiple=True, metavar="KEY=VALUE",
+        help="Replace a value of the config, as in training.epochs=3; repeatable.",
+    ),
+    "quiet": click.option("--quiet", is_flag=True, help="Show no progress."),
+    "json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+}  # fmt: skip
+
+
+@click.group(cls=SuggestingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def cli() -> None:
+    """Train one network sequentially and in parallel, and see what each optimisation bought."""
+
+
+CONFIG = click.argument("config", metavar="CONFIG", type=click.Path(path_type=Path))
+
+
+@cli.command()
+@CONFIG
+@_options("device", "engine", "rung", "output", "set", "quiet", "json")
+@click.option("--with-host", is_flag=True, help="Name this host in environment.json.")
+def run(
+    config: Path,
+    device: str,
+    engines: tuple[str, ...],
+    rung: str | None,
+    output: Path,
+    overrides: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    with_host: bool,
+) -> None:
+    """Train, check and time every engine; write a run folder."""
+    from pcnn_bench.reporting import print_report, summarise
+    from pcnn_bench.running import run as run_config
+
+    result = run_config(
+        _load(config, overrides),
+        device=device,
+        engines=engines or None,
+        rung=rung,
+        output=output,
+        quiet=quiet,
+        argv=["pcnn-bench", *sys.argv[1:]],
+        with_host=with_host,
+    )
+    summary = summarise(result.folder)
+    if as_json:
+        _print_json(summary)
+    else:
+        print_report(summary)
+        click.echo(f"figures: pcnn-bench plot {result.folder}")
+
+
+@cli.command()
+@click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the figures.  [default: figures/ in each run folder]",
+)
+@_options("quiet", "json")
+def plot(results: Path, output: Path | None, quiet: bool, as_json: bool) -> None:
+    """Draw the figures of a run folder, or of a folder of them."""
+    from pcnn_bench.plotting import plot as draw
+
+    files, notes = draw(results, output=output)
+    if not quiet:
+        for note in notes:
+            click.echo(note, err=True)
+    if as_json:
+        _print_json({"files": [str(file) for file in files], "notes": notes})
+    else:
+        for file in files:
+            click.echo(file)
+
+
+@cli.command()
+@CONFIG
+@_options("device", "rung", "set", "quiet", "json")
+def verify(
+    config: Path,
+    device: str,
+    rung: str | None,
+    overrides: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Compare every kernel with the baseline; no timing.
+
+    Takes the shapes of CONFIG and a list of awkward ones.
+    """
+    from pcnn_bench import engines
+    from pcnn_bench.progress import showing
+    from pcnn_bench.reporting import print_verification, summarise_verification
+    from pcnn_bench.verify import verify as verify_network
+
+    loaded = _load(config, overrides)
+    rungs = engines.rungs() if rung is None else (engines.check_rung(rung, "--rung"),)
+    found = []
+    with showing(quiet) as progress:
+        opened = engines.open_device(device, nvcc_flags=loaded.cuda.nvcc_flags, say=progress.say)
+        try:
+            for each in rungs:
+                progress.activity(f"verifying rung {each}")
+                network = loaded.build_network()
+                found.append((each, verify_network(network, device=opened, rung=each)))
+        finally:
+            opened.close()
+    summary = summarise_verification(found, opened.kind)
+    if as_json:
+        _print_json(summary)
+    else:
+        print_verification(summary)
+    if not summary["is_good"]:
+        raise FindingError(
+            "verify: a kernel differs from the baseline or was not reached; see the lines above"
+        )
+
+
+@cli.command()
+@CONFIG
+@_options("rung", "set", "json")
+def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print layers, shapes, FLOPs, bytes, memory and stages."""
+    from pcnn_bench.show import describe, render
+
+    rungs = () if rung is None else (f"cuda.rung={rung}",)
+    description = describe(_load(config, (*overrides, *rungs)))
+    if as_json:
+        _print_json(description)
+    else:
+        click.echo(render(description))
+
+
+@cli.group(cls=SuggestingGroup)
+def data() -> None:
+    """List, download and find data sets."""
+
+
+@data.command("list")
+@_options("json")
+def list_sets(as_json: bool) -> None:
+    """Every data set, and whether it is here."""
+    from pcnn_bench.datasets import available
+
+    sets = available()
+    if as_json:
+        _print_json([{**asdict(one), "folder": one.folder and str(one.folder)} for one in sets])
+        return
+    width = max(len(one.name) for one in sets)
+    for one in sets:
+        place = one.remedy or (str(one.folder) if one.folder else "made when asked for")
+        click.echo(f"{one.name:<{width}}  {one.description}")
+        click.echo(f"{'':<{width}}  {'missing: ' if one.remedy else ''}{place}")
+
+
+@data.command()
+@click.argument("name")
+def fetch(name: str) -> None:
+    """Download a data set into the cache."""
+    from pcnn_bench.datasets import fetch as fetch_set
+
+    click.echo(fetch_set(name, report=lambda line: click.echo(line, err=True)))
+
+
+@data.command()
+@click.argument("name")
+@_options("json")
+def where(name: str, as_json: bool) -> None:
+    """The folders searched for a data set, in order."""
+    from pcnn_bench.datasets import where as folders_of
+
+    folders = [(str(folder), is_there) for folder, is_there in folders_of(name)]
+    if as_json:
+        _print_json([{"folder": folder, "is_there": is_there} for folder, is_there in folders])
+        return
+    for folder, is_there in folders:
+        click.echo(f"{folder}  {'found' if is_there else 'not here'}")
+
+
+def _load(config: Path, overrides: Sequence[str]) -> Config:
+    from pcnn_bench.config import load_config
+
+    return load_config(config, overrides)
+
+
+def _print_json(content: object) -> None:
+    click.echo(json.dumps(content, indent=2, allow_nan=False))

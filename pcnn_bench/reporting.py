@@ -1,0 +1,298 @@
+"""The table at the end of a run, read from its folder: times, ratios, accuracy and memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pcnn_bench.engine import WHOLE_STEP
+from pcnn_bench.pairing import (
+    BASELINE,
+    Pair,
+    Series,
+    all_series,
+    baseline_of,
+    engine_fault,
+    stage_pairs,
+    step_pair,
+)
+from pcnn_bench.results import CheckRow, load_results
+from pcnn_bench.results_reading import EngineSummary, Results
+
+if TYPE_CHECKING:
+    from pcnn_bench.verify import Verification
+
+WIDTH = 80
+"""Columns of a terminal that nobody has widened."""
+ABSENT = "n/a"
+MEBIBYTE = 1 << 20
+
+
+def summarise(folder: Path) -> dict[str, Any]:
+    """The figures of one run folder as JSON takes them; None is what is not known.
+
+    ``ratio`` names what the ratios are: ``speedup`` is baseline over cuda; on the emulated device it
+    is ``emulated/baseline``, cuda over baseline, since emulated times are never called a speedup.
+
+    Raises:
+        ResultsError: there is nothing usable in the folder.
+    """
+    results = load_results(folder)
+    (run,) = results.runs
+    series = all_series(results)
+    baseline = baseline_of(results)
+    other = next((one for one in series if one.engine != BASELINE), None)
+    is_emulated = other is not None and other.is_emulated
+    shown = other or baseline
+    layers = (
+        [_layer(pair, other, is_emulated) for pair in stage_pairs(results, shown)] if shown else []
+    )
+    return {
+        "folder": str(folder),
+        "name": run.title,
+        "status": run.status,
+        "device": run.info.get("device"),
+        "ratio": _ratio_name(baseline, other),
+        "layers": layers,
+        "totals": _totals(results, baseline, other),
+        "test_accuracy": {
+            one.engine: _entry(results, one, "test_accuracy") for one in (baseline, other) if one
+        },
+        "agreement": run.info.get("agreement"),
+        "memory_bytes": {one.engine: _peak_bytes(results, one) for one in (baseline, other) if one},
+    }
+
+
+def _ratio_name(baseline: Series | None, other: Series | None) -> str | None:
+    """What the ratio column is called; None where there is nothing to compare."""
+    if baseline is None or other is None:
+        return None
+    return "emulated/baseline" if other.is_emulated else "speedup"
+
+
+def _layer(pair: Pair, other: Series | None, is_emulated: bool) -> dict[str, Any]:
+    """One phase of one stage; with the baseline alone, ``pair`` is the baseline held against itself."""
+    times = {"baseline": pair.baseline, "cuda": pair.other if other else None}
+    return {
+        "stage": pair.stage,
+        "layers": list(pair.layers),
+        "phase": pair.phase,
+        **{f"{name}_us": side.median_us if side else None for name, side in times.items()},
+        "ratio": _ratio(pair, is_emulated) if other else None,
+    }
+
+
+def _ratio(pair: Pair | None, is_emulated: bool) -> float | None:
+    """The pair's ratio in the direction that ``summarise`` describes."""
+    if pair is None or pair.speedup is None:
+        return None
+    speedup = pair.speedup[1]
+    return 1 / speedup if is_emulated else speedup
+
+
+def _totals(
+    results: Results, baseline: Series | None, other: Series | None
+) -> dict[str, dict[str, float | None]]:
+    """Whole step, transfer, training and cold start (training and compilation): both sides and ratio."""
+    is_emulated = other is not None and other.is_emulated
+    step = step_pair(results, other) if other else None
+
+    engines = [one for one in (baseline, other) if one]
+
+    def row(sides: Sequence[float | None], ratio: float | None = None) -> dict[str, float | None]:
+        return {"baseline": sides[0], "cuda": sides[1], "ratio": ratio}
+
+    def seconds(*fields: str) -> dict[str, float | None]:
+        sides = [_sum_of_entries(results, one, fields) for one in (baseline, other)]
+        known = [side for side in sides if side]
+        ratio = None
+        if len(known) == 2 and not any(engine_fault(results, one) for one in engines):
+            ratio = known[1] / known[0] if is_emulated else known[0] / known[1]
+        return row(sides, ratio)
+
+    steps, transfers = (
+        [_whole_us(results, one, phase) for one in (baseline, other)]
+        for phase in ("step", "transfer")
+    )
+    return {
+        "step_us": row(steps, _ratio(step, is_emulated)),
+        "transfer_us": row(transfers),
+        "train_s": seconds("train_s"),
+        "cold_start_s": seconds("train_s", "compile_s"),
+    }
+
+
+def _summary(results: Results, series: Series | None) -> EngineSummary | None:
+    """What run.json says of a series."""
+    for engine in results.runs[0].engines:
+        if series == Series(engine.engine, engine.device, engine.rung):
+            return engine
+    return None
+
+
+def _entry(results: Results, series: Series | None, field: str) -> Any:
+    return getattr(_summary(results, series), field, None)
+
+
+def _sum_of_entries(results: Results, series: Series | None, fields: Sequence[str]) -> float | None:
+    """The sum, unknown where a part is."""
+    values = [_entry(results, series, field) for field in fields]
+    return None if None in values else sum(values)
+
+
+def _whole_us(results: Results, series: Series | None, phase: str) -> float | None:
+    """Median of a phase of the whole step, where it was timed well."""
+    frame = results.layers
+    if series is None:
+        return None
+    rows = frame[
+        (frame["engine"] == series.engine)
+        & (frame["device"] == series.device)
+        & (frame["rung"] == series.rung)
+        & (frame["stage"] == WHOLE_STEP)
+        & (frame["phase"] == phase)
+        & (frame["status"] == "ok")
+    ]
+    medians = rows["median_us"].dropna()
+    return float(medians.iloc[0]) if len(medians) else None
+
+
+def _peak_bytes(results: Results, series: Series) -> int | None:
+    """The most held at one time, as the engine's own account has it."""
+    frame = results.memory
+    rows = frame[
+        (frame["engine"] == series.engine)
+        & (frame["rung"] == series.rung)
+        & (frame["category"] == "peak")
+    ]
+    return int(rows["byte_count"].iloc[0]) if len(rows) else None
+
+
+def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
+    """Print what ``summarise`` found in ``WIDTH`` columns; colour only where the terminal has any."""
+    console = Console(
+        file=stream or sys.stdout, width=WIDTH, markup=False, highlight=False, emoji=False
+    )
+    device = summary["device"]
+    ratio = summary["ratio"] or "ratio"
+    where = f" on {device['name'] or device['kind']}" if device else ""
+    kind = " (emulated: not GPU times)" if device and device["kind"] == "emulated" else ""
+    console.print(f"{summary['name']}{where}{kind}", style="bold")
+    table = _table("stage", "phase", "baseline us", "cuda us", ratio)
+    for layer in summary["layers"]:
+        table.add_row(
+            "+".join(layer["layers"]),
+            layer["phase"],
+            _number(layer["baseline_us"], ",.1f"),
+            _number(layer["cuda_us"], ",.1f"),
+            _number(layer["ratio"], ".2f", "x"),
+        )
+    console.print(table)
+    console.print(_totals_table(summary, ratio))
+
+
+def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
+    """Totals, accuracy, agreement and memory."""
+    table = _table("whole run", "", "baseline", "cuda", ratio)
+    units = {
+        "step_us": ("step", "us", ",.1f"),
+        "transfer_us": ("transfer of a batch", "us", ",.1f"),
+        "train_s": ("training, end to end", "s", ",.2f"),
+        "cold_start_s": ("cold start, with compilation", "s", ",.2f"),
+    }
+    for key, (name, unit, form) in units.items():
+        row = summary["totals"][key]
+        sides = (_number(row[side], form) for side in ("baseline", "cuda"))
+        table.add_row(name, unit, *sides, _number(row["ratio"], ".2f", "x"))
+    agreement = summary["agreement"] or {}
+    accuracy, memory = summary["test_accuracy"], summary["memory_bytes"]
+    table.add_section()
+    table.add_row(
+        "test accuracy (last: difference)",
+        "",
+        *(_number(accuracy.get(side), ".4f") for side in ("baseline", "cuda")),
+        _number(agreement.get("accuracy_difference"), "+.4f"),
+    )
+    table.add_row(
+        "test predictions equal", "", "", "", _number(agreement.get("predictions_equal"), ".2%")
+    )
+    peaks = (memory.get(side) for side in ("baseline", "cuda"))
+    in_mib = (None if peak is None else peak / MEBIBYTE for peak in peaks)
+    table.add_row("peak memory", "MiB", *(_number(peak, ",.1f") for peak in in_mib), "")
+    return table
+
+
+def _table(*names: str) -> Table:
+    """An empty table of two columns of words and three of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, width=WIDTH, pad_edge=False, show_edge=False)
+    for index, name in enumerate(names):
+        is_word = index < 2
+        table.add_column(
+            name,
+            justify="left" if is_word else "right",
+            ratio=1 if index == 0 else None,
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    return table
+
+
+def _number(value: float | None, form: str, suffix: str = "") -> str:
+    return ABSENT if value is None else f"{value:{form}}{suffix}"
+
+
+def summarise_verification(
+    found: Sequence[tuple[str, Verification]], device: str
+) -> dict[str, Any]:
+    """What was verified of each rung, as JSON takes it; an error that is no number is None."""
+    return {
+        "device": device,
+        "is_good": bool(found) and all(verification.is_good for _, verification in found),
+        "rungs": [
+            {
+                "rung": rung,
+                "case_count": verification.case_count,
+                "comparison_count": len(verification.rows),
+                "kernels": list(verification.kernels),
+                "unverified": list(verification.unverified),
+                "mismatches": [_mismatch(row) for row in verification.mismatches],
+            }
+            for rung, verification in found
+        ],
+    }
+
+
+def _mismatch(row: CheckRow) -> dict[str, Any]:
+    """One comparison that failed; NaN and infinity are no JSON."""
+    error = row.max_abs_error if isfinite(row.max_abs_error) else None
+    return {**asdict(row), "max_abs_error": error}
+
+
+def print_verification(summary: dict[str, Any], stream: TextIO | None = None) -> None:
+    """A line for each rung, and for each comparison that failed."""
+    stream = stream or sys.stdout
+    for rung in summary["rungs"]:
+        mismatches = rung["mismatches"]
+        for row in mismatches:
+            error = _number(row["max_abs_error"], ".3g")
+            print(
+                f"{row['stage']} {row['quantity']} {row['shape']}: off by {error}, "
+                f"allowed {row['allowed_error']:.3g}",
+                file=stream,
+            )
+        for kernel in rung["unverified"]:
+            print(f"{kernel}: never launched", file=stream)
+        print(
+            f"rung {rung['rung']} ({summary['device']}): {len(rung['kernels'])} kernels on "
+            f"{rung['case_count']} shapes, {rung['comparison_count']} comparisons, "
+            f"{len(mismatches)} mismatches",
+            file=stream,
+        )

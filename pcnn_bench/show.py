@@ -1,0 +1,130 @@
+"""What a config asks for, before anything is loaded or run: layers, shapes, parameters, work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pcnn_bench.config import Config
+from pcnn_bench.network import LOSS_NAME, Layer
+
+
+def describe(config: Config) -> dict[str, Any]:
+    """The resolved network in numbers that JSON can hold.
+
+    Shapes are those of one image; ``forward``, ``backward`` and ``update`` hold ``flop_count`` and
+    ``byte_count`` for one full batch. Bytes are the least traffic: each operand read once, each
+    result written once, float32. The loss is the last layer; ``step`` is the sum of everything.
+    """
+    network = config.build_network()
+    batch_size = config.training.batch_size
+    optimizer = config.training.optimizer
+    layers = [_describe_layer(layer, batch_size) for layer in network.all_layers]
+    update = _work(
+        optimizer.update_flops(network.parameter_count),
+        optimizer.update_bytes(network.parameter_count),
+    )
+    forward = _sum([layer["forward"] for layer in layers])
+    backward = _sum([layer["backward"] for layer in layers])
+    return {
+        "name": config.name,
+        "input_shape": list(network.input_shape),
+        "batch_size": batch_size,
+        "layers": layers,
+        "totals": {
+            "parameter_count": network.parameter_count,
+            "forward": forward,
+            "backward": backward,
+            "update": update,
+            "step": _sum([forward, backward, update]),
+        },
+    }
+
+
+def render(description: dict[str, Any]) -> RenderableType:
+    """A table of ``describe``'s result for a rich console; fits 80 columns, needs no colour."""
+    totals = description["totals"]
+    table = Table(box=SIMPLE_HEAD, show_footer=True, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("layer", "total", overflow="fold", vertical="bottom")
+    table.add_column("output", no_wrap=True, vertical="bottom")
+    for title, footer in (
+        ("parameters", f"{totals['parameter_count']:,}"),
+        ("forward\nMFLOP", _millions(totals["forward"]["flop_count"])),
+        ("\nMB", _millions(totals["forward"]["byte_count"])),
+        ("backward\nMFLOP", _millions(totals["backward"]["flop_count"])),
+        ("\nMB", _millions(totals["backward"]["byte_count"])),
+    ):
+        table.add_column(title, footer, justify="right", no_wrap=True, vertical="bottom")
+    for layer in description["layers"]:
+        table.add_row(
+            Text(_title(layer)),  # as Text, since a name may hold what rich takes for markup
+            "x".join(map(str, layer["y_shape"])) or "1",
+            f"{layer['parameter_count']:,}" if layer["parameter_count"] else "",
+            *(
+                _millions(layer[phase][count])
+                for phase in ("forward", "backward")
+                for count in ("flop_count", "byte_count")
+            ),
+        )
+    heading = (
+        f"{description['name']}: input {'x'.join(map(str, description['input_shape']))}, "
+        f"loss {description['layers'][-1]['kind']}, batch {description['batch_size']}"
+    )
+    return Group(
+        Text(heading),
+        table,
+        Text(
+            f"update: {_work_text(totals['update'])}; whole step: {_work_text(totals['step'])}\n"
+            "For one batch; MB = 10^6 bytes, each operand moved once."
+        ),
+    )
+
+
+def _describe_layer(layer: Layer, batch_size: int) -> dict[str, Any]:
+    x = layer.batch_x(batch_size)
+    spec = layer.spec
+    return {
+        "name": layer.name,
+        "kind": layer.kind,
+        "x_shape": list(layer.x_shape),
+        "y_shape": list(layer.y_shape),
+        "parameters": {name: list(shape) for name, shape in layer.parameters.items()},
+        "parameter_count": layer.parameter_count,
+        "forward": _work(spec.forward_flops(x), spec.forward_bytes(x)),
+        "backward": _work(
+            spec.backward_flops(x, layer.needs_grad_x), spec.backward_bytes(x, layer.needs_grad_x)
+        ),
+    }
+
+
+def _work(flop_count: int, byte_count: int) -> dict[str, int]:
+    return {"flop_count": flop_count, "byte_count": byte_count}
+
+
+def _sum(works: Sequence[dict[str, int]]) -> dict[str, int]:
+    return _work(
+        sum(work["flop_count"] for work in works), sum(work["byte_count"] for work in works)
+    )
+
+
+def _work_text(work: dict[str, int]) -> str:
+    return f"{_millions(work['flop_count'])} MFLOP, {_millions(work['byte_count'])} MB"
+
+
+def _title(layer: dict[str, Any]) -> str:
+    """The layer's name; with its kind where the name does not begin with it."""
+    name, kind = layer["name"], layer["kind"]
+    return name if name.startswith(kind) or name == LOSS_NAME else f"{name} ({kind})"
+
+
+def _millions(count: int) -> str:
+    """In millions, to three digits; empty where there is nothing."""
+    millions = count / 1e6
+    if not count:
+        return ""
+    return f"{millions:,.0f}" if millions >= 100 else f"{millions:.3g}"

@@ -1,0 +1,1 @@
+"""What the baseline itself is held against: scalar loops and finite differences."""

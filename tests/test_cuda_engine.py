@@ -1,0 +1,172 @@
+"""The CUDA engine on the emulated device: a whole training step against the baseline, and its bookkeeping."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from pcnn_bench import engines
+from pcnn_bench.engine import Engine
+from pcnn_bench.errors import DeviceMemoryError
+from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
+from pcnn_bench.network import Floats, Labels, Network
+from pcnn_bench.optimizers import SgdSpec
+from pcnn_cuda.emulated_device import EmulatedDevice
+from pcnn_cuda.engine import CudaEngine
+
+OPTIMIZER = SgdSpec(learning_rate=0.05, momentum=0.9, weight_decay=0.01)
+BATCH = 8
+
+
+def _spec(kind: str, **arguments: object) -> LayerSpec:
+    return SPECS[kind].model_validate({"kind": kind, **arguments})
+
+
+def _network(loss: str = "softmax_cross_entropy") -> Network:
+    specs = [
+        _spec("conv2d", out_channels=4, kernel=3, padding=1), _spec("tanh"), _spec("avgpool2d", size=2),
+        _spec("conv2d", out_channels=5, kernel=[3, 2], stride=[2, 1]), _spec("relu"),
+        _spec("maxpool2d", size=2, stride=1), _spec("flatten"),
+        _spec("dense", out_features=9), _spec("sigmoid"), _spec("dense", out_features=3),
+    ]  # fmt: skip
+    return Network((2, 13, 12), specs, LOSSES[loss]())
+
+
+def _data(count: int) -> tuple[Floats, Labels]:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((count, 2, 13, 12), dtype=np.float32)
+    return x, rng.integers(0, 3, count).astype(np.int32)
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    device = EmulatedDevice()
+    yield device
+    device.close()
+
+
+def _cuda(network: Network, device: EmulatedDevice) -> CudaEngine:
+    return CudaEngine(network, batch_size=BATCH, optimizer=OPTIMIZER, device=device, rung="naive")
+
+
+def _train(engine: Engine, x: Floats, labels: Labels, epochs: int = 1) -> Floats:
+    for _ in range(epochs):
+        for first in range(0, len(x), engine.batch_size):
+            batch = slice(first, first + engine.batch_size)
+            engine.set_batch(x[batch], labels[batch])
+            engine.step()
+    return engine.take_losses()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_training_agrees_with_the_float64_baseline(device: EmulatedDevice, loss: str) -> None:
+    network = _network(loss)
+    x, labels = _data(2 * BATCH + 3)  # the last batch is partial
+    baseline = engines.make_baseline(
+        network, batch_size=BATCH, optimizer=OPTIMIZER, dtype=np.float64
+    )
+    cuda = _cuda(network, device)
+    start = network.initial_parameters(seed=1)
+    baseline.load_parameters(start)
+    cuda.load_parameters(start)
+    expected, actual = _train(baseline, x, labels, 3), _train(cuda, x, labels, 3)
+    assert actual.shape == (3 * len(x),)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    for name, value in baseline.parameters().items():
+        np.testing.assert_allclose(cuda.parameters()[name], value, rtol=1e-3, atol=1e-5)
+    expected_losses, expected_classes = baseline.evaluate(x[:5], labels[:5])
+    losses, classes = cuda.evaluate(x[:5], labels[:5])
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    np.testing.assert_array_equal(classes, expected_classes)
+
+
+def test_evaluating_between_steps_changes_neither_training_nor_its_losses(
+    device: EmulatedDevice,
+) -> None:
+    network = _network()
+    x, labels = _data(2 * BATCH)
+    runs = []
+    for evaluates in (False, True):
+        engine = _cuda(network, device)
+        engine.load_parameters(network.initial_parameters(seed=1))
+        for first in (0, BATCH):
+            engine.set_batch(x[first : first + BATCH], labels[first : first + BATCH])
+            engine.step()
+            if evaluates:
+                engine.evaluate(x[:3], labels[:3])
+        runs.append((engine.take_losses(), engine.parameters()))
+        engine.close()
+    np.testing.assert_array_equal(runs[0][0], runs[1][0])
+    for name, value in runs[0][1].items():
+        np.testing.assert_array_equal(value, runs[1][1][name])
+
+
+def test_a_full_history_is_fetched_and_nothing_is_lost(device: EmulatedDevice) -> None:
+    network = _network()
+    x, labels = _data(BATCH)
+    engine = _cuda(network, device)
+    engine._losses = engine._losses.view((3 * BATCH,))
+    losses = _train(engine, np.concatenate([x] * 7), np.concatenate([labels] * 7))
+    assert losses.shape == (7 * BATCH,)
+    assert np.isfinite(losses).all()
+    assert engine.take_losses().size == 0
+
+
+def test_learning_rate_zero_leaves_the_parameters_bit_for_bit(device: EmulatedDevice) -> None:
+    engine = _cuda(_network(), device)
+    x, labels = _data(BATCH)
+    before = engine.parameters()
+    engine.set_learning_rate(0.0)
+    _train(engine, x, labels)
+    for name, value in engine.parameters().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_the_clock_covers_every_phase_of_every_stage(device: EmulatedDevice) -> None:
+    engine = _cuda(_network(), device)
+    x, labels = _data(BATCH)
+    engine.set_batch(x, labels)
+    clock = engine.make_clock()
+    engine.step(clock)
+    spans = clock.drain()
+    assert clock.kind == "host"
+    assert all(time_us > 0 for _, _, time_us in spans)
+    timed = {(stage, phase) for stage, phase, _ in spans}
+    planned = {(stage.name, phase) for stage in engine.stages for phase in stage.work(BATCH)}
+    assert timed == planned
+    assert clock.drain() == []
+
+
+def test_memory_rows_add_up_to_what_is_allocated(device: EmulatedDevice) -> None:
+    before = device.allocated_bytes
+    engine = _cuda(_network(), device)
+    rows = engine.memory()
+    peak = next(row for row in rows if row.category == "peak")
+    assert peak.byte_count == device.allocated_bytes - before
+    assert (
+        max(row.offset + row.byte_count for row in rows if row.offset is not None)
+        <= peak.byte_count
+    )
+    parameter_bytes = sum(row.byte_count for row in rows if row.category == "parameters")
+    assert parameter_bytes == 4 * engine.network.parameter_count
+    engine.close()
+    assert device.allocated_bytes == before
+
+
+def test_too_large_a_batch_names_the_layer_and_the_batch_that_fits(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "free_bytes", lambda: (1 << 20, 2 << 20))
+    with pytest.raises(
+        DeviceMemoryError, match=r"batch_size 4000 needs .* largest batch_size that fits is (\d+)"
+    ) as error:
+        CudaEngine(_network(), batch_size=4000, optimizer=OPTIMIZER, device=device, rung="naive")
+    fits = int(str(error.value).rsplit(" ", 1)[1])
+    CudaEngine(
+        _network(), batch_size=fits, optimizer=OPTIMIZER, device=device, rung="naive"
+    ).close()
+    assert "layer conv2d1" in str(error.value)
+    with pytest.raises(DeviceMemoryError):
+        CudaEngine(
+            _network(), batch_size=fits + 1, optimizer=OPTIMIZER, device=device, rung="naive"
+        )
