@@ -33,6 +33,9 @@ CONVOLUTIONS: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
     (2, (2, 11, 10), {"out_channels": 3, "kernel": 2, "stride": 3}),
     (1, (1, 1, 257), {"out_channels": 2, "kernel": 1}),
     (3, (1, 2, 2), {"out_channels": 2, "kernel": 2, "padding": 3}),
+    # sums over so many cells that gradients need blocks of several warps: 64 threads, and 256
+    (5, (1, 33, 29), {"out_channels": 2, "kernel": 3, "padding": 1}),
+    (3, (1, 75, 75), {"out_channels": 2, "kernel": 3, "padding": 1}),
 )
 POOLINGS: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
     (1, (1, 1, 1), {"size": 1}),

@@ -42,9 +42,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def exit_code_of(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the one place where errors become a line on stderr and an exit code."""
     try:
-        code = cli.main(args=argv, prog_name="pcnn-bench", standalone_mode=False)
+        # not cli.main(), which has its own ideas of a closed pipe (exit 1) and of Ctrl-C
+        with cli.make_context(
+            "pcnn-bench", list(sys.argv[1:] if argv is None else argv)
+        ) as context:
+            cli.invoke(context)
         sys.stdout.flush()  # so that a full disk or a closed pipe shows here
-        return code if isinstance(code, int) else 0
+        return 0
+    except click.exceptions.Exit as ending:  # of --help and --version
+        return ending.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -53,7 +59,9 @@ def exit_code_of(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{path}: {error.format_message()} See '{path} --help'.", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # after the terminal's ^C
         return _fail("interrupted", INTERRUPTED)
     except PcnnError as error:
         return _fail(str(error), error.exit_code)
@@ -71,6 +79,16 @@ def exit_code_of(argv: Sequence[str] | None = None) -> int:
         return _fail(
             f"{where}{error.strerror}; {REFUSALS[error.errno]}", UnavailableError.exit_code
         )
+
+
+def _invoke(argv: list[str]) -> int:
+    """Not ``cli.main``, which has ideas of its own of a closed pipe (exit 1) and of Ctrl-C."""
+    try:
+        with cli.make_context("pcnn-bench", argv) as context:
+            cli.invoke(context)
+        return 0
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
 
 
 def _fail(message: str, code: int) -> int:
@@ -263,6 +281,7 @@ def verify(
 @_options("rung", "set", "json")
 def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print layers, shapes, FLOPs, bytes, memory and stages."""
+    from pcnn_bench.reporting import plain_console
     from pcnn_bench.show import describe, render
 
     rungs = () if rung is None else (f"cuda.rung={rung}",)
@@ -270,7 +289,19 @@ def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bo
     if as_json:
         _print_json(description)
     else:
-        click.echo(render(description))
+        plain_console().print(render(description))
+
+
+@cli.command()
+@_options("json")
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """What this machine has and lacks, each lack with its remedy."""
+    from pcnn_bench import doctor as examination
+
+    findings = examination.diagnose()
+    click.echo(examination.as_json(findings) if as_json else examination.render(findings))
+    context.exit(examination.exit_code(findings))
 
 
 @cli.group(cls=SuggestingGroup)

@@ -156,7 +156,7 @@ def _remedy(
         return f"give {_LAYER_NAME if in_layer else _FOLDER_NAME}"
     if kind == "value_error":
         return str(context["error"])
-    wanted = _WANTED[kind].format(**context) if kind in _WANTED else f"pydantic says: {kind}"
+    wanted = _WANTED.get(kind, f"another value ({kind})").format(**context)
     unquoted = ", without quotes" if isinstance(value, str) and kind != "string_type" else ""
     return f"give {wanted}{unquoted if _is_number(value) else ''}"
 

@@ -139,3 +139,10 @@ def kernel_names(rung: str) -> list[str]:
     from pcnn_cuda.ladder import kernels_of
 
     return kernels_of(rung)
+
+
+def cuda_diagnosis() -> list[dict[str, str]]:
+    """What the machine has and lacks for the CUDA engine: name, status, found, remedy."""
+    from pcnn_cuda import diagnosis
+
+    return diagnosis.diagnose()

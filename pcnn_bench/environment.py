@@ -97,13 +97,19 @@ def is_modified() -> bool | None:
 
 
 def peak_memory_bytes() -> int | None:
-    """The most memory this process has held; None where the system does not count it."""
+    """The most memory this process has held; None where the system does not count it.
+
+    Linux's VmHWM, because its getrusage starts a new process with what its parent held.
+    """
+    for line in _read(Path("/proc/self/status")).splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024  # "kB" there means KiB
     try:
         import resource
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts in KiB
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS alone counts in bytes
 
 
 def package_version(name: str) -> str | None:

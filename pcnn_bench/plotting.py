@@ -36,7 +36,7 @@ def plot(path: Path, *, output: Path | None = None) -> tuple[list[Path], list[st
     """
     results = load_results(path)
     written: list[Path] = []
-    notes = list(results.warnings)
+    notes: list[str] = []
     for run in results.runs:
         target = run.path / "figures"
         if output is not None:
@@ -45,13 +45,14 @@ def plot(path: Path, *, output: Path | None = None) -> tuple[list[Path], list[st
         written += files
         notes += [f"{run.name}: {note}" for note in run_notes]
     if not written:
-        raise ResultsError(f"{path}: no figure could be made: {notes[-1]}")
-    return written, notes
+        raise ResultsError(f"{path}: no figure could be made: {notes[0]}")
+    return written, [*results.warnings, *notes]
 
 
 def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
-    """Every figure of one run; one that fails does not stop the others."""
+    """Every figure of one run; one that fails does not stop the others, and is noted first."""
     written: list[Path] = []
+    failures: list[str] = []
     notes = _absent_ratios(results)
     folder = RunFolder(target)
     for name, draw in _figures(results):
@@ -68,11 +69,11 @@ def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
         except NothingToDrawError as reason:
             notes.append(f"{name}: skipped: {reason}")
         except ResultsError as error:
-            notes.append(f"{name}: {error}")
+            failures.append(f"{name}: {error}")
         except Exception as error:
             # A figure is the last thing a run makes: a fault in one must not lose the others.
-            notes.append(f"{name}: failed: {type(error).__name__}: {error}")
-    return written, notes
+            failures.append(f"{name}: failed: {type(error).__name__}: {error}")
+    return written, failures + notes
 
 
 def _figures(results: Results) -> Iterator[tuple[str, Callable[[], Figure]]]:

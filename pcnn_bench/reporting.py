@@ -176,16 +176,18 @@ def _peak_bytes(results: Results, series: Series) -> int | None:
     return int(rows["byte_count"].iloc[0]) if len(rows) else None
 
 
-def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
-    """Print what ``summarise`` found in ``WIDTH`` columns; colour only where the terminal has any."""
-    console = Console(
+def plain_console(stream: TextIO | None = None) -> Console:
+    """``WIDTH`` columns on stdout or ``stream``; text is printed as it is, in colour if that can."""
+    return Console(
         file=stream or sys.stdout, width=WIDTH, markup=False, highlight=False, emoji=False
     )
-    device = summary["device"]
+
+
+def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
+    """Print what ``summarise`` found in ``WIDTH`` columns; colour only where the terminal has any."""
+    console = plain_console(stream)
     ratio = summary["ratio"] or "ratio"
-    where = f" on {device['name'] or device['kind']}" if device else ""
-    kind = " (emulated: not GPU times)" if device and device["kind"] == "emulated" else ""
-    console.print(f"{summary['name']}{where}{kind}", style="bold")
+    console.print(_title(summary), style="bold")
     table = _table("stage", "phase", "baseline us", "cuda us", ratio)
     for layer in summary["layers"]:
         table.add_row(
@@ -197,6 +199,15 @@ def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
         )
     console.print(table)
     console.print(_totals_table(summary, ratio))
+
+
+def _title(summary: dict[str, Any]) -> str:
+    """The config and where it ran; emulated times are not to be mistaken for a GPU's."""
+    device = summary["device"]
+    if device is None:
+        return str(summary["name"])
+    where = "emulated device, no GPU times" if device["kind"] == "emulated" else device["name"]
+    return f"{summary['name']}: {where or device['kind']}"
 
 
 def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
@@ -216,7 +227,7 @@ def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
     accuracy, memory = summary["test_accuracy"], summary["memory_bytes"]
     table.add_section()
     table.add_row(
-        "test accuracy (last: difference)",
+        "test accuracy, difference",
         "",
         *(_number(accuracy.get(side), ".4f") for side in ("baseline", "cuda")),
         _number(agreement.get("accuracy_difference"), "+.4f"),

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -199,7 +200,8 @@ class RunFolder:
                 os.fsync(file.fileno())
             os.replace(partial, target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder itself may be gone, or be a file
+                partial.unlink(missing_ok=True)
             raise ResultsError(
                 f"{target}: cannot be written ({error.strerror or error});"
                 " what was written before is kept"

@@ -182,7 +182,8 @@ def _read_run(folder: Path, name: str, warn: Warn) -> Run | None:
             " the run is left out; update pcnn-bench if the run is newer"
         )
         return None
-    environment = _read_json(folder / "environment.json", warn)
+    environment_path = folder / "environment.json"
+    environment = _read_json(environment_path, warn) if os.path.lexists(environment_path) else {}
     engines = tuple(_engines(info, folder / "run.json", warn))
     return Run(name, folder, info, environment, engines)
 

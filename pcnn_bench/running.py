@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from pcnn_bench.datasets import Dataset
     from pcnn_cuda.device import Device
 
-SHORT_COMMIT = 9
-"""Digits of a commit in a folder's name."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -119,7 +116,8 @@ def run(
         description = opened.describe() if opened else None
         commit = environment.commit()
         started = datetime.now(UTC)
-        folder = RunFolder.create(output, _folder_name(started, config.name, commit))
+        name = f"{started:%Y%m%dT%H%M%SZ}-{config.name}-{commit or __version__}"
+        folder = RunFolder.create(output, name)
         facts = {
             "argv": [without_folders(word) for word in argv],
             "started_utc": started.isoformat(timespec="seconds"),
@@ -210,7 +208,8 @@ class _Job:
         engine.load_parameters(self.parameters)
         count, batch_size = len(self.images.train), self.schedule.batch_size
         partial_count = count % batch_size if count > batch_size else 0
-        launch_once(engine, x, labels, partial_count, contender.timing)
+        rate = self.schedule.learning_rate
+        launch_once(engine, x, labels, partial_count, rate, contender.timing)
         names = (engine.name, engine.device, engine.rung)
         contender.memory = [MemoryRow(*names, *astuple(use)) for use in engine.memory()]
         self.current = None
@@ -394,12 +393,6 @@ def _resolved(config: Config, names: Sequence[str] | None, rung: str | None) -> 
     elif rung is not None:
         raise ConfigError("--rung: concerns engine cuda, which does not run; leave it out")
     return config
-
-
-def _folder_name(started: datetime, config_name: str, commit: str | None) -> str:
-    """``<UTC>-<config>-<short commit, else version>``."""
-    code = commit[:SHORT_COMMIT] if commit else __version__
-    return f"{started:%Y%m%dT%H%M%SZ}-{config_name}-{code}"
 
 
 def without_folders(word: str) -> str:

@@ -50,14 +50,14 @@ def render(description: dict[str, Any]) -> RenderableType:
     """A table of ``describe``'s result for a rich console; fits 80 columns, needs no colour."""
     totals = description["totals"]
     table = Table(box=SIMPLE_HEAD, show_footer=True, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("layer", "total", overflow="fold", vertical="bottom")
+    table.add_column("layer", "total", overflow="fold", min_width=10, vertical="bottom")
     table.add_column("output", no_wrap=True, vertical="bottom")
     for title, footer in (
         ("parameters", f"{totals['parameter_count']:,}"),
-        ("forward\nMFLOP", _millions(totals["forward"]["flop_count"])),
-        ("\nMB", _millions(totals["forward"]["byte_count"])),
-        ("backward\nMFLOP", _millions(totals["backward"]["flop_count"])),
-        ("\nMB", _millions(totals["backward"]["byte_count"])),
+        ("forward\nFLOP", _short(totals["forward"]["flop_count"])),
+        ("\nbyte", _short(totals["forward"]["byte_count"])),
+        ("backward\nFLOP", _short(totals["backward"]["flop_count"])),
+        ("\nbyte", _short(totals["backward"]["byte_count"])),
     ):
         table.add_column(title, footer, justify="right", no_wrap=True, vertical="bottom")
     for layer in description["layers"]:
@@ -66,7 +66,7 @@ def render(description: dict[str, Any]) -> RenderableType:
             "x".join(map(str, layer["y_shape"])) or "1",
             f"{layer['parameter_count']:,}" if layer["parameter_count"] else "",
             *(
-                _millions(layer[phase][count])
+                _short(layer[phase][count])
                 for phase in ("forward", "backward")
                 for count in ("flop_count", "byte_count")
             ),
@@ -80,7 +80,7 @@ def render(description: dict[str, Any]) -> RenderableType:
         table,
         Text(
             f"update: {_work_text(totals['update'])}; whole step: {_work_text(totals['step'])}\n"
-            "For one batch; MB = 10^6 bytes, each operand moved once."
+            "For one batch, with each operand moved once; k = 1000."
         ),
     )
 
@@ -113,7 +113,7 @@ def _sum(works: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 def _work_text(work: dict[str, int]) -> str:
-    return f"{_millions(work['flop_count'])} MFLOP, {_millions(work['byte_count'])} MB"
+    return f"{_short(work['flop_count'], 'FLOP')}, {_short(work['byte_count'], 'B')}"
 
 
 def _title(layer: dict[str, Any]) -> str:
@@ -122,9 +122,12 @@ def _title(layer: dict[str, Any]) -> str:
     return name if name.startswith(kind) or name == LOSS_NAME else f"{name} ({kind})"
 
 
-def _millions(count: int) -> str:
-    """In millions, to three digits; empty where there is nothing."""
-    millions = count / 1e6
+def _short(count: int, unit: str = "") -> str:
+    """Three digits and a prefix (15.1 M); empty where there is nothing."""
     if not count:
         return ""
-    return f"{millions:,.0f}" if millions >= 100 else f"{millions:.3g}"
+    value, prefixes = float(count), iter(("", "k", "M", "G", "T", "P"))
+    prefix = next(prefixes)
+    while value >= 999.5:
+        value, prefix = value / 1000, next(prefixes, "E")
+    return f"{value:.3g} {prefix}{unit}".rstrip()

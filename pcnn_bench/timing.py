@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MIN_SAMPLES = 5
 """A two-sided rank test finds nothing at 5 % with fewer than four a side; and one to spare."""
+MIN_SAMPLING_S = 0.5
+"""Samples span five of the 100 ms periods in which Linux hands out processor time, so that one
+period in which others had the processor does not decide the median."""
 MIN_BLOCK_US = 5000.0
 """Steps are timed in blocks at least this long, so that one wait (some 10 us) is below 1 % of it."""
 MAX_CPU_OVER_WALL = 1.1
@@ -49,31 +52,37 @@ class TimingRecord:
 
 
 def launch_once(
-    engine: Engine, x: Floats, labels: Labels, partial_count: int, record: TimingRecord
+    engine: Engine,
+    x: Floats,
+    labels: Labels,
+    partial_count: int,
+    learning_rate: float,
+    record: TimingRecord,
 ) -> None:
     """One step of x (n, C, H, W), and one of its first ``partial_count`` images if that is not 0.
 
     Whatever happens once happens here: lazy loading, first touch, the shape of the last batch. The
-    times go to ``record.first_us`` alone. The parameters stay; the optimiser's state does not.
+    times go to ``record.first_us`` alone. Parameters and learning rate are treated as by
+    ``time_engine``.
     """
-    engine.set_learning_rate(0.0)
-    clock = engine.make_clock()
-    record.stage_clock = clock.kind
-    start = perf_counter_ns()
-    engine.set_batch(x, labels)
-    engine.finish()
-    sent = perf_counter_ns()
-    engine.step(clock)
-    engine.finish()
-    done = perf_counter_ns()
-    record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
-    record.first_us[WHOLE_STEP, "step"] = (done - sent) / 1e3
-    record.first_us.update(_span_times(clock))
-    if partial_count:
-        engine.set_batch(x[:partial_count], labels[:partial_count])
-        engine.step()
-    engine.finish()
-    engine.take_losses()
+    with _parameters_kept(engine, learning_rate):
+        clock = engine.make_clock()
+        record.stage_clock = clock.kind
+        start = perf_counter_ns()
+        engine.set_batch(x, labels)
+        engine.finish()
+        sent = perf_counter_ns()
+        engine.step(clock)
+        engine.finish()
+        done = perf_counter_ns()
+        record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
+        record.first_us[WHOLE_STEP, "step"] = (done - sent) / 1e3
+        record.first_us.update(_span_times(clock))
+        if partial_count:
+            engine.set_batch(x[:partial_count], labels[:partial_count])
+            engine.step()
+        engine.finish()
+        engine.take_losses()
 
 
 def time_engine(
@@ -101,11 +110,13 @@ def time_engine(
         steps: list[float] = []
         while not record.ended_by:
             steps.append(sampler.round(len(steps), is_warmup=False))
+            sampling_s = _seconds_since(start)
             if len(steps) < MIN_SAMPLES:
                 continue
-            if stats.relative_mad(steps) <= timing.target_relative_mad:
+            is_steady = stats.relative_mad(steps) <= timing.target_relative_mad
+            if is_steady and sampling_s >= min(MIN_SAMPLING_S, timing.budget_s):
                 record.ended_by = "target"
-            elif _seconds_since(start) >= timing.budget_s:
+            elif sampling_s >= timing.budget_s:
                 record.ended_by = "budget"
     record.samples[:] = flag_outliers(record.samples)
 

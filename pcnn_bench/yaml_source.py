@@ -31,9 +31,9 @@ _TEXT_TAGS = {_TAG + "str", _TAG + "timestamp", _TAG + "value"}
 
 
 def format_path(path: KeyPath) -> str:
-    """("network", "layers", 1, "kernel") -> ``network.layers[1].kernel``."""
+    """("network", "layers", 1, "kernel") -> ``network.layers[1].kernel``, always on one line."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.removeprefix("."))
 
 
 @dataclass(slots=True)

@@ -117,7 +117,9 @@ class FakePycuda:
         self.shared: list[int] = []
         self.failures: dict[str, Exception] = {}
         self.refuse: Callable[[bytes], bool] = lambda cubin: False
-        self.refusal = LogicError("cuModuleLoadDataEx failed: device kernel image is invalid - ")
+        self.refusal: Exception = LogicError(
+            "cuModuleLoadDataEx failed: device kernel image is invalid - "
+        )
         self.loaded: list[bytes] = []
 
     def call(self, name: str) -> None:

@@ -25,7 +25,7 @@ def _apply(kind: str, values: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], .
 
 def test_relu_is_flat_at_zero() -> None:
     y, slope = _apply("relu", [-1, -0.0, 0.0, 1e-38, 2, np.inf, -np.inf])
-    np.testing.assert_array_equal(y, np.float32([0, 0, 0, 1e-38, 2, np.inf, 0]))
+    np.testing.assert_array_equal(y, np.array([0, 0, 0, 1e-38, 2, np.inf, 0], np.float32))
     np.testing.assert_array_equal(slope, [0, 0, 0, 1, 1, 1, 0])
 
 
@@ -37,7 +37,7 @@ def test_sigmoid_saturates_without_a_warning() -> None:
 
 def test_tanh_saturates_and_keeps_small_values() -> None:
     y, slope = _apply("tanh", [-100, -1e-20, 0, 1e-20, 100])
-    np.testing.assert_array_equal(y, np.float32([-1, -1e-20, 0, 1e-20, 1]))
+    np.testing.assert_array_equal(y, np.array([-1, -1e-20, 0, 1e-20, 1], np.float32))
     np.testing.assert_array_equal(slope, [0, 1, 1, 1, 0])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 from reference.layers import assert_derivative
 from reference.loops import conv2d, softmax_cross_entropy
 
-from pcnn_baseline import engine as engine_module
 from pcnn_baseline import threads
 from pcnn_baseline.conv2d import Conv2d
 from pcnn_baseline.engine import BaselineEngine
+from pcnn_bench.clocks import HostClock
 from pcnn_bench.engine import Engine, Probe, Work
 from pcnn_bench.errors import DataError, UnavailableError
 from pcnn_bench.layers import LOSSES, SPECS
+from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
 
@@ -104,11 +106,15 @@ def test_one_step_moves_every_parameter_against_its_gradient(loss: str) -> None:
 
 
 def test_twenty_steps_reduce_the_loss() -> None:
-    engine = _engine()
+    without_sigmoid = [
+        layer for layer in LAYERS if layer["kind"] != "sigmoid"
+    ]  # which learns slowly
+    engine = _engine(_network(without_sigmoid))
     x, labels = _batch(8)
+    x += labels[:, None, None, None]  # brightness tells the class
     losses = [_step(engine, x, labels).mean() for _ in range(20)]
-    assert losses[-1] < 0.9 * losses[0]
-    assert losses[0] == pytest.approx(np.log(CLASSES), rel=0.1)
+    assert losses[0] == pytest.approx(np.log(CLASSES), rel=0.2)  # knows nothing yet
+    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_three_steps_equal_pytorch() -> None:
@@ -151,19 +157,16 @@ def test_losses_come_out_once_in_training_order() -> None:
 @pytest.mark.parametrize(("count", "batch_size"), [(65, 64), (3, 64)])
 def test_last_partial_batch_is_trained_and_sees_nothing_stale(count: int, batch_size: int) -> None:
     x, labels = _batch(count)
-    used, fresh = _engine(batch_size=batch_size), _engine(batch_size=batch_size)
-    losses = []
+    used = _engine(batch_size=batch_size)
     for start in range(0, count, batch_size):
-        rest = slice(start, start + batch_size)
-        fresh = _engine(batch_size=count - start)
+        batch = x[start : start + batch_size], labels[start : start + batch_size]
+        fresh = _engine(batch_size=len(batch[1]))
         fresh.load_parameters(used.parameters())
-        used.load_parameters(fresh.parameters())  # both without velocity
-        losses.append(_step(used, x[rest], labels[rest]))
-        np.testing.assert_array_equal(
-            losses[-1], _step(fresh, x[rest], labels[rest])
-        ) if count - start <= batch_size else None
-    assert [len(each) for each in losses] == ([64, 1] if count == 65 else [3])
-    _assert_same(used.parameters(), fresh.parameters())
+        used.load_parameters(fresh.parameters())  # which forgets the velocity, as fresh has none
+        losses = _step(used, *batch)
+        assert losses.shape == batch[1].shape
+        np.testing.assert_array_equal(losses, _step(fresh, *batch))
+        _assert_same(used.parameters(), fresh.parameters())
 
 
 def test_learning_rate_zero_leaves_every_bit() -> None:
@@ -228,7 +231,8 @@ def test_inputs_of_other_types_and_layouts_are_converted() -> None:
 
 
 def test_a_diverging_run_shows_in_its_losses_without_a_warning() -> None:
-    engine = _engine()
+    layers = [LAYERS[0], {"kind": "relu"}, {"kind": "flatten"}, LAYERS[-1]]
+    engine = _engine(_network(layers))
     engine.set_learning_rate(1e30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -248,7 +252,7 @@ def test_every_layer_is_a_stage_and_what_needs_no_backward_has_none() -> None:
         "dense1", "sigmoid1", "dense2", "loss",
     ]  # fmt: skip
     assert all(stage.layers == (stage.name,) for stage in engine.stages)
-    clock = engine.make_clock() if _is_one_thread() else engine_module.HostClock()
+    clock = HostClock()
     engine.set_batch(*_batch(8))
     engine.step(clock)
     timed = [(stage, phase) for stage, phase, _ in clock.drain()]
@@ -260,10 +264,6 @@ def test_every_layer_is_a_stage_and_what_needs_no_backward_has_none() -> None:
     assert {stage for stage, phase in planned if phase == "update"} == {
         "conv2d1", "conv2d2", "dense1", "dense2",
     }  # fmt: skip
-
-
-def _is_one_thread() -> bool:
-    return all(pool["num_threads"] == 1 for pool in threads.thread_pools())
 
 
 def test_work_is_what_the_specs_count() -> None:
@@ -304,12 +304,19 @@ def test_probe_equals_scalar_loops_and_leaves_the_given_parameters() -> None:
     rng = np.random.default_rng(0)
     engine = _engine(dtype=np.float64)
     spec = engine.network.layers[3].spec
-    x, grad_y = rng.standard_normal((3, 4, 4, 3)), rng.standard_normal((3, 5, 3, 2))
-    given = {"weight": rng.standard_normal((5, 4, 2, 2)), "bias": rng.standard_normal(5)}
+    assert isinstance(spec, Conv2dSpec)
+    x: Any = rng.standard_normal((3, 4, 4, 3))
+    grad_y: Any = rng.standard_normal((3, 5, 3, 2))
+    given: dict[str, Any] = {
+        "weight": rng.standard_normal((5, 4, 2, 2)),
+        "bias": rng.standard_normal(5),
+    }
     actual = engine.probe("conv2d2", Probe(x, grad_y, parameters=given))
     expected = conv2d(spec, x, given, grad_y)
     for name, value in given.items():
-        expected[name] = value - SGD.learning_rate * expected[f"grad_{name}"]
+        # two updates with one gradient: v = g, then v = momentum g + g
+        moved = SGD.learning_rate * (2 + SGD.momentum) * expected[f"grad_{name}"]
+        expected[name] = value - moved
         np.testing.assert_array_equal(engine.parameters()[f"conv2d2.{name}"], value)
     assert actual.keys() == expected.keys()
     for name, value in expected.items():
@@ -318,7 +325,8 @@ def test_probe_equals_scalar_loops_and_leaves_the_given_parameters() -> None:
 
 
 def test_probe_of_the_loss_equals_scalar_loops() -> None:
-    x, labels = np.random.default_rng(0).standard_normal((5, CLASSES)), _batch(5)[1]
+    x: Any = np.random.default_rng(0).standard_normal((5, CLASSES))
+    labels = _batch(5)[1]
     actual = _engine(dtype=np.float64).probe("loss", Probe(x, labels=labels))
     expected = softmax_cross_entropy(x, labels)
     assert actual.keys() == expected.keys()
@@ -399,16 +407,12 @@ def test_activations_are_what_backward_reads() -> None:
 def test_no_array_is_added_by_training() -> None:
     engine = _engine()
 
-    def held() -> list[Any]:
-        return [
-            replace(row, byte_count=0) if row.category == "peak" else row for row in engine.memory()
-        ]
-
-    before = held()
+    before = engine.memory()
     for count in (8, 3, 8):
         _step(engine, *_batch(count))
         engine.evaluate(*_batch(count))
-    assert held()[:-1] == before[:-1]
+    assert engine.memory()[:-1] == before[:-1]  # the last row is the peak, measured anew
+    assert before[-1].category == "peak"
 
 
 # --- what it refuses ---
@@ -443,3 +447,15 @@ def test_a_network_without_a_loss_is_not_trained() -> None:
         engine.step()
     with pytest.raises(ValueError, match="without a loss"):
         engine.evaluate(x, labels)
+
+
+def test_closing_frees_every_array() -> None:
+    tracemalloc.start()
+    try:
+        engine = _engine(batch_size=64)
+        held, _ = tracemalloc.get_traced_memory()
+        engine.close()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 0.2 * held
+    finally:
+        tracemalloc.stop()

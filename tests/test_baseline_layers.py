@@ -14,6 +14,16 @@ from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
 N = 3
 """Images; differs from every C and K below, so that swapped axes cannot hide."""
 
+WINDOWS: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+    ({"size": 2}, (2, 6, 4)),
+    ({"size": 2}, (4, 5, 7)),
+    ({"size": 3, "stride": 2}, (2, 7, 9)),
+    ({"size": [3, 2], "stride": [1, 3]}, (2, 5, 8)),
+    ({"size": 2, "stride": 3}, (1, 8, 7)),
+    ({"size": [5, 6]}, (2, 5, 6)),
+    ({"size": 1}, (2, 3, 1)),
+]
+
 CASES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({"kind": "conv2d", "out_channels": 4, "kernel": 3}, (2, 7, 5)),
     ({"kind": "conv2d", "out_channels": 4, "kernel": [3, 2], "stride": [2, 3], "padding": [1, 0]}, (2, 5, 8)),
@@ -30,15 +40,7 @@ CASES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     *(
         ({"kind": kind, **windows}, shape)
         for kind in ("maxpool2d", "avgpool2d")
-        for windows, shape in [
-            ({"size": 2}, (2, 6, 4)),
-            ({"size": 2}, (4, 5, 7)),
-            ({"size": 3, "stride": 2}, (2, 7, 9)),
-            ({"size": [3, 2], "stride": [1, 3]}, (2, 5, 8)),
-            ({"size": 2, "stride": 3}, (1, 8, 7)),
-            ({"size": [5, 6]}, (2, 5, 6)),
-            ({"size": 1}, (2, 3, 1)),
-        ]
+        for windows, shape in WINDOWS
     ),
     ({"kind": "dense", "out_features": 5}, (7,)),
     ({"kind": "dense", "out_features": 1}, (1,)),

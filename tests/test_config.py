@@ -470,7 +470,7 @@ def test_awkward_value_anywhere_is_accepted_or_explained(key: str) -> None:
             outcomes.append("refused")
             for line in str(error).splitlines():
                 assert LINE_FORM.fullmatch(line), line
-                assert "pydantic" not in line
+                assert "another value" not in line
         else:
             outcomes.append("accepted")
             assert parse_config(dump_config(config), "again") == config

@@ -20,8 +20,8 @@ KINDS = {
     "sgd.cu": ["dense"],
 }
 
-FEW_CONVOLUTIONS = (1, 6)
-"""Uneven kernel, stride and padding; and the common 5 x 5 with more channels than images."""
+FEW_CONVOLUTIONS = (1, 6, 14)
+"""Uneven kernel, stride and padding; the common 5 x 5 with more channels than images; blocks of several warps."""
 
 
 def _plant(fault: dict[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from fakes import CLASSES, INPUT, Costs, FakeEngine, FakeTime, Trouble
 from safetensors.numpy import load_file
 
 import pcnn_bench.engines as packages
-from pcnn_bench import running
+from pcnn_bench import running, verify
 from pcnn_bench.config import Config, load_config, parse_config
 from pcnn_bench.datasets import Dataset
 from pcnn_bench.errors import (
@@ -94,7 +94,7 @@ class World:
     def make(self, name: str, batch_size: int) -> FakeEngine:
         if name == "cuda" and self.refusal:
             raise self.refusal
-        given = {"batch_size": batch_size, "log": self.log, "time": self.time}
+        given: dict[str, Any] = {"batch_size": batch_size, "log": self.log, "time": self.time}
         given |= self.settings.get(name, {})
         if name == "cuda":
             given |= {"name": "cuda", "device": "emulated", "rung": "naive", "compile_s": 0.25}
@@ -103,6 +103,7 @@ class World:
 
     def check(self, engine: FakeEngine, *given: Any) -> list[CheckRow]:
         engine.note("check")
+        assert engine.learning_rate == 0.5  # the check compares updates too
         names = (engine.name, engine.device, engine.rung)
         return [CheckRow(*names, "dense1", "y", "4x3", 1.0, 0.5, self.check_status)]
 
@@ -136,7 +137,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(
         packages, "make_cuda", lambda network, **given: world.make("cuda", given["batch_size"])
     )
-    monkeypatch.setattr(running.verify, "check_engine", world.check)
+    monkeypatch.setattr(verify, "check_engine", world.check)
     return world
 
 
@@ -487,3 +488,39 @@ def test_unknown_names_are_refused_before_anything_is_made(
 )
 def test_the_command_line_is_stored_without_folders(word: str, kept: str) -> None:
     assert without_folders(word) == kept
+
+
+REAL = """
+schema: 1
+name: real
+data: {set: synthetic, train_count: 65, test_count: 9}
+network:
+  input: [1, 9, 7]
+  layers:
+    - {kind: conv2d, out_channels: 2, kernel: 3}
+    - {kind: tanh}
+    - {kind: maxpool2d, size: 2}
+    - {kind: flatten}
+    - {kind: dense, out_features: 3}
+training: {epochs: 2, batch_size: 16, optimizer: {kind: sgd, learning_rate: 0.1, momentum: 0.9}}
+timing: {warmup_s: 0.0, warmup_count: 1, budget_s: 0.05}
+"""
+
+
+def test_the_real_engines_agree_and_the_stored_config_runs_the_same_again(tmp_path: Path) -> None:
+    config = parse_config(REAL, "real.yaml")
+    first = run_quietly(tmp_path, config, device="emulated")
+    again = run_quietly(tmp_path, load_config(first.folder / "config.yaml"), device="emulated")
+    assert first.document["status"] == again.document["status"] == "ok"
+    assert {row.status for row in first.checks} == {"ok"}
+    assert {row.stage for row in first.checks} >= {"conv2d1", "maxpool2d1", "dense1", "loss", "*"}
+    agreement = first.document["agreement"]
+    assert agreement["predictions_equal"] == 1.0
+    assert agreement["accuracy_difference"] is None  # no accuracy on synthetic data
+    timed = [row for row in first.layers if row.phase != "transfer"]
+    assert all(row.median_us and row.flop_count is not None for row in timed)
+    assert {row.category for row in first.memory if row.engine == "cuda"} >= {"peak", "parameters"}
+    for name in ("weights-baseline.safetensors", "weights-cuda-naive.safetensors"):
+        ours, theirs = load_file(first.folder / name), load_file(again.folder / name)
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[key], theirs[key]) for key in ours)

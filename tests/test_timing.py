@@ -10,6 +10,7 @@ from pcnn_bench.config import TimingConfig
 from pcnn_bench.results import LayerRow, SampleRow
 from pcnn_bench.timing import (
     MIN_SAMPLES,
+    MIN_SAMPLING_S,
     TimingRecord,
     flag_outliers,
     launch_once,
@@ -30,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 def run(engine: FakeEngine, timing: TimingConfig = FAST) -> TimingRecord:
     images = small_images(engine.batch_size)
     record = TimingRecord()
-    launch_once(engine, images.train, images.train_labels, 0, record)
+    launch_once(engine, images.train, images.train_labels, 0, 0.5, record)
     time_engine(engine, images.train, images.train_labels, timing, 0.5, record)
     return record
 
@@ -84,7 +85,7 @@ def test_a_slow_start_is_spent_in_the_warm_up_and_not_in_the_budget(clock: FakeT
     engine.costs = Costs(lambda number: 900_000.0 if number < 3 else 1000.0)
     record = run(engine)
     assert record.ended_by == "target"
-    assert [s.time_us for s in steps(record)] == [1000.0] * MIN_SAMPLES
+    assert {s.time_us for s in steps(record)} == {1000.0}
 
 
 def test_the_warm_up_lasts_its_time_and_its_count(clock: FakeTime) -> None:
@@ -111,12 +112,19 @@ def test_a_step_sample_has_no_events_inside_and_waits_once(clock: FakeTime) -> N
     assert "set_batch, finish, step, step, finish, take_losses, step with clock, drain" in text
 
 
-def test_steady_steps_end_by_the_target_with_the_fewest_samples(clock: FakeTime) -> None:
-    engine = FakeEngine(time=clock)
+def test_steady_long_steps_end_by_the_target_with_the_fewest_samples(clock: FakeTime) -> None:
+    engine = FakeEngine(time=clock, costs=Costs(lambda number: 90_000.0))
     record = run(engine)
     assert record.ended_by == "target"
     assert len(steps(record)) == MIN_SAMPLES
     assert {row.flags for row in rows_of(engine, record).values()} == {"target"}
+
+
+def test_steady_short_steps_are_sampled_for_a_while(clock: FakeTime) -> None:
+    record = run(FakeEngine(time=clock))
+    spent_us = sum(s.time_us * s.step_count for s in record.samples if not s.is_warmup)
+    assert record.ended_by == "target"
+    assert spent_us == pytest.approx(MIN_SAMPLING_S * 1e6, rel=0.2)
 
 
 def noisy(number: int) -> float:
@@ -186,8 +194,9 @@ def test_launching_once_takes_the_last_batch_too(clock: FakeTime) -> None:
     images = small_images(4)
     engine = FakeEngine(time=clock)
     record = TimingRecord()
-    launch_once(engine, images.train, images.train_labels, 1, record)
+    launch_once(engine, images.train, images.train_labels, 1, 0.5, record)
     assert [len(x) for x, _ in engine.batches] == [4, 1]
+    assert engine.learning_rate == 0.5
     assert record.first_us["dense1", "update"] == engine.stage_us
     assert record.first_us["*", "transfer"] == pytest.approx(10)
     assert record.samples == []

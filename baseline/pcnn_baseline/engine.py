@@ -216,6 +216,7 @@ class BaselineEngine:
         """Drop every array."""
         self._layers, self._optimizers, self._loss = [], [], None
         self._input = Workspace(self._dtype)
+        del self._x
 
     def _allocate(self) -> None:
         """Take one step on zeros, so that every array exists before anything is timed."""

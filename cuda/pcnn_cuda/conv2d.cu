@@ -8,7 +8,7 @@
 // Shapes     x, grad_x (N,C,H,W)   y, grad_y (N,K,P,Q)   weight, grad_weight (K,C,R,S)   bias, grad_bias (K)
 //            R = KERNEL_H, S = KERNEL_W; float32, contiguous
 // Launch     forward, backward_input: one thread an element, launch.linear
-//            backward_weight: one block a weight, launch.blocks(K*C*R*S); backward_bias: launch.blocks(K)
+//            backward_weight, backward_bias: one block a weight, launch.reduction(K*C*R*S or K, N, P*Q)
 // Traffic    forward 4*(N*C*H*W + K*C*R*S + K + N*K*P*Q) bytes if the caches serve every re-read; each input value is
 //            asked for K*R*S times, so the bound is the load units, not arithmetic
 // Limits     every array < 2^31 elements (32-bit indices)
@@ -98,27 +98,15 @@ extern "C" __global__ void conv2d_backward_weight(
     const int c = blockIdx.x / (KERNEL_W * KERNEL_H) % C;
     const int k = blockIdx.x / (KERNEL_W * KERNEL_H * C);
 
-    // The block walks all (n,p,q) in steps of BLOCK_THREADS. Carrying from q to p to n costs two comparisons a step;
-    // dividing each time would cost more than the multiply-add.
-    int q = threadIdx.x % Q;
-    int p = threadIdx.x / Q % P;
-    int n = threadIdx.x / (Q * P);
-    const int step_q = BLOCK_THREADS % Q;
-    const int step_p = BLOCK_THREADS / Q % P;
-    const int step_n = BLOCK_THREADS / (Q * P);
-
+    // A thread keeps its cells of the map and walks the images: neighbours read neighbours, and nothing is divided inside.
     float sum = 0.0f;
-    while (n < N) {
-        const int h = p * STRIDE_H + r - PAD_H;
-        const int w = q * STRIDE_W + s - PAD_W;
-        if (on_map(h, H, PAD_H) && on_map(w, W, PAD_W)) {
-            sum += grad_y[((n * K + k) * P + p) * Q + q] * x[((n * C + c) * H + h) * W + w];
-        }
-        q += step_q;
-        p += step_p;
-        n += step_n;
-        if (q >= Q) { q -= Q; p += 1; }
-        if (p >= P) { p -= P; n += 1; }
+    for (int i = threadIdx.x; i < P * Q; i += blockDim.x) {
+        const int h = i / Q * STRIDE_H + r - PAD_H;
+        const int w = i % Q * STRIDE_W + s - PAD_W;
+        if (!on_map(h, H, PAD_H) || !on_map(w, W, PAD_W)) continue;
+        const float* from_y = grad_y + k * P * Q + i;
+        const float* from_x = x + (c * H + h) * W + w;
+        for (int n = 0; n < N; ++n) sum += from_y[n * K * P * Q] * from_x[n * C * H * W];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) grad_weight[blockIdx.x] = sum;
@@ -129,9 +117,9 @@ extern "C" __global__ void conv2d_backward_bias(
 {
     const int k = blockIdx.x;
     float sum = 0.0f;
-    for (int n = 0; n < N; ++n) {
-        const float* map = grad_y + (n * K + k) * P * Q;
-        for (int i = threadIdx.x; i < P * Q; i += BLOCK_THREADS) sum += map[i];
+    for (int i = threadIdx.x; i < P * Q; i += blockDim.x) {
+        const float* from_y = grad_y + k * P * Q + i;
+        for (int n = 0; n < N; ++n) sum += from_y[n * K * P * Q];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) grad_bias[k] = sum;

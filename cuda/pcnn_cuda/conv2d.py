@@ -7,7 +7,7 @@ from typing import cast
 
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_cuda.device import BoundLaunch
-from pcnn_cuda.launch import BLOCK_THREADS, blocks, linear
+from pcnn_cuda.launch import BLOCK_THREADS, linear, reduction
 from pcnn_cuda.op import Op, Tensors
 
 
@@ -21,7 +21,7 @@ class Conv2d(Op):
         """The window: kernel, stride, padding; and the block that sums a weight gradient."""
         spec = cast(Conv2dSpec, self.layer.spec)
         window = {"KERNEL": spec.kernel, "STRIDE": spec.stride, "PAD": spec.padding}
-        return {"BLOCK_THREADS": BLOCK_THREADS} | {
+        return {"MAX_BLOCK_THREADS": BLOCK_THREADS} | {
             f"{name}_{axis}": extent
             for name, pair in window.items()
             for axis, extent in zip("HW", pair, strict=True)
@@ -39,12 +39,13 @@ class Conv2d(Op):
         """grad_y (N, K, P, Q) -> grad_weight, grad_bias and, where needed, grad_x (N, C, H, W)."""
         assert t.grad_y is not None
         sizes, weight, bias = self._sizes(n), t.gradients["weight"], t.gradients["bias"]
+        map_size = sizes["P"] * sizes["Q"]
         launches = [
             self.kernels["conv2d_backward_weight"].bind(
-                blocks(weight.size), x=t.x, grad_y=t.grad_y, grad_weight=weight, **sizes
+                reduction(weight.size, n, map_size), x=t.x, grad_y=t.grad_y, grad_weight=weight, **sizes
             ),
             self.kernels["conv2d_backward_bias"].bind(
-                blocks(bias.size), grad_y=t.grad_y, grad_bias=bias,
+                reduction(bias.size, n, map_size), grad_y=t.grad_y, grad_bias=bias,
                 **{name: sizes[name] for name in "NKPQ"},
             ),
         ]  # fmt: skip
@@ -63,7 +64,7 @@ class Conv2d(Op):
 
 
 EXAMPLE_CONSTANTS = (
-    dict(BLOCK_THREADS=256, KERNEL_H=5, KERNEL_W=5, STRIDE_H=1, STRIDE_W=1, PAD_H=2, PAD_W=2),
-    dict(BLOCK_THREADS=256, KERNEL_H=3, KERNEL_W=2, STRIDE_H=2, STRIDE_W=3, PAD_H=1, PAD_W=0),
+    dict(MAX_BLOCK_THREADS=256, KERNEL_H=5, KERNEL_W=5, STRIDE_H=1, STRIDE_W=1, PAD_H=2, PAD_W=2),
+    dict(MAX_BLOCK_THREADS=256, KERNEL_H=3, KERNEL_W=2, STRIDE_H=2, STRIDE_W=3, PAD_H=1, PAD_W=0),
 )
 """What ``conv2d.cu`` is test-compiled with."""

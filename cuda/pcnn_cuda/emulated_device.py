@@ -37,7 +37,9 @@ from pcnn_cuda.emulation.toolchain import source_lines
 from pcnn_cuda.launch import Launch, Parameter, kernel_text, signatures
 
 _ALIGNMENT = 256
-_GAP_BYTES = 1 << 16  # between a checked launch's arrays; a step further than this is reported without a name
+_GAP_BYTES = (
+    1 << 16
+)  # between a checked launch's arrays; a step further than this is reported without a name
 
 # The hardware's limits, all compute capabilities from 9.0 on.
 _MAX_BLOCK = (1024, 1024, 64)
@@ -84,7 +86,11 @@ class EmulatedLaunch:
     """A kernel with its launch shape and arguments packed; calling it runs it to its end."""
 
     def __init__(
-        self, kernel: EmulatedKernel, launch: Launch, arguments: Mapping[str, Argument], device: EmulatedDevice
+        self,
+        kernel: EmulatedKernel,
+        launch: Launch,
+        arguments: Mapping[str, Argument],
+        device: EmulatedDevice,
     ) -> None:
         self.kernel_name = kernel.name
         self._kernel = kernel
@@ -134,7 +140,9 @@ class EmulatedLaunch:
             elif -(2**31) <= value < 2**31:
                 ctypes.c_int32.from_address(address).value = int(value)
             else:
-                raise DeviceError(f"{self.kernel_name}: {name} = {value} does not fit a 32-bit int; use a smaller batch_size")
+                raise DeviceError(
+                    f"{self.kernel_name}: {name} = {value} does not fit a 32-bit int; use a smaller batch_size"
+                )
 
     def _raise(self, count: int) -> None:
         raise KernelFault(_describe(self._kernel, self._device.runtime.reports(count)))
@@ -144,7 +152,9 @@ class _CheckedLaunch(EmulatedLaunch):
     """Runs on copies of its arrays, kept apart: a step past one never lands in its neighbour in an arena."""
 
     def __call__(self) -> None:
-        arrays = {name: value for name, value in self._arguments.items() if isinstance(value, DeviceArray)}
+        arrays = {
+            name: value for name, value in self._arguments.items() if isinstance(value, DeviceArray)
+        }
         for name, array in arrays.items():
             self._device.check_live(f"{self.kernel_name}: {name}", array)
         groups = _overlapping(arrays)
@@ -162,7 +172,10 @@ class _CheckedLaunch(EmulatedLaunch):
                 slot = self._kernel.positions[name]
                 self._slots[slot] = copy.ctypes.data + arrays[name].address - first
         regions = (Region * max(1, len(copies)))(
-            *(Region("/".join(names).encode(), copy.ctypes.data, copy.size) for names, _, copy in copies)
+            *(
+                Region("/".join(names).encode(), copy.ctypes.data, copy.size)
+                for names, _, copy in copies
+            )
         )
         self._record.regions = ctypes.cast(regions, ctypes.POINTER(Region))
         self._record.region_count = len(copies)
@@ -175,7 +188,11 @@ class EmulatedKernel:
     """One ``__global__`` function of a loaded library."""
 
     def __init__(
-        self, name: str, parameters: Mapping[str, Parameter], library: KernelLibrary, device: EmulatedDevice
+        self,
+        name: str,
+        parameters: Mapping[str, Parameter],
+        library: KernelLibrary,
+        device: EmulatedDevice,
     ) -> None:
         self.name = name
         self.parameters = parameters
@@ -264,7 +281,9 @@ class EmulatedDevice:
             DeviceError: as ``compile``.
         """
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for future in [pool.submit(self.compile, source, **constants) for source, constants in builds]:
+            for future in [
+                pool.submit(self.compile, source, **constants) for source, constants in builds
+            ]:
                 future.result()
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> DeviceArray:
@@ -278,7 +297,9 @@ class EmulatedDevice:
         refusal = DeviceMemoryError(
             f"the emulated device has no room for {array.byte_count} bytes: {free} free of {total}; use a smaller batch_size"
         )
-        if array.byte_count > free:  # the OS might promise them all the same, and end the process later
+        if (
+            array.byte_count > free
+        ):  # the OS might promise them all the same, and end the process later
             raise refusal
         try:
             buffer = np.full(max(1, array.byte_count) + _ALIGNMENT, 0xFF, np.uint8)
@@ -390,7 +411,9 @@ def _check_limits(kernel: str, launch: Launch) -> None:
     """Raise the DeviceError that stands for a GPU's refusal of ``launch``."""
     fits = (
         all(1 <= extent <= limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True))
-        and all(1 <= extent <= limit for extent, limit in zip(launch.block, _MAX_BLOCK, strict=True))
+        and all(
+            1 <= extent <= limit for extent, limit in zip(launch.block, _MAX_BLOCK, strict=True)
+        )
         and launch.block[0] * launch.block[1] * launch.block[2] <= _MAX_BLOCK_THREADS
         and 0 <= launch.shared_bytes <= _MAX_DYNAMIC_SHARED_BYTES
     )
@@ -464,11 +487,18 @@ def _machine_memory() -> tuple[int, int]:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         fields = dict(line.split(":", 1) for line in lines)
-        available = int(fields["MemAvailable"].split()[0]) * 1024  # with the caches that can be given up
+        available = (
+            int(fields["MemAvailable"].split()[0]) * 1024
+        )  # with the caches that can be given up
         group = Path("/sys/fs/cgroup")
         limit = int((group / "memory.max").read_text(encoding="ascii"))  # "max" is no limit
-        statistics = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-        used = int((group / "memory.current").read_text(encoding="ascii")) - int(statistics["inactive_file"])
+        statistics = dict(
+            line.split()
+            for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()
+        )
+        used = int((group / "memory.current").read_text(encoding="ascii")) - int(
+            statistics["inactive_file"]
+        )
     except (OSError, ValueError, KeyError):
         return available, total
     return min(available, max(0, limit - used)), min(total, limit)

@@ -11,6 +11,8 @@ from importlib import resources
 from pcnn_bench.errors import DeviceError
 
 BLOCK_THREADS = 256
+WARP_THREADS = 32
+TERMS_PER_THREAD = 128  # joining the threads' sums then costs little beside making them
 MAX_GRID_X = 2**31 - 1
 MAX_INDEX = 2**31 - BLOCK_THREADS  # so that the last, partly filled block still counts in 32 bits
 
@@ -37,15 +39,22 @@ def linear(element_count: int) -> Launch:
     return Launch(((element_count - 1) // BLOCK_THREADS + 1, 1, 1), (BLOCK_THREADS, 1, 1))
 
 
-def blocks(block_count: int) -> Launch:
-    """``block_count`` blocks of ``BLOCK_THREADS``, for kernels in which a block owns an output.
+def reduction(output_count: int, image_count: int, map_size: int) -> Launch:
+    """One block an output, which is a sum over the cells of a map and over images.
+
+    A thread sums some cells over all images. The block is no wider than the map, and no wider than leaves each thread
+    ``TERMS_PER_THREAD`` terms.
 
     Raises:
         DeviceError: more blocks than a grid can hold.
     """
-    if not 0 < block_count <= MAX_GRID_X:
-        raise DeviceError(f"{block_count} blocks exceed a grid; use a smaller layer or batch_size")
-    return Launch((block_count, 1, 1), (BLOCK_THREADS, 1, 1))
+    if not 0 < output_count <= MAX_GRID_X:
+        raise DeviceError(f"{output_count} blocks exceed a grid; use a smaller layer")
+    wanted = min(BLOCK_THREADS, map_size, image_count * map_size // TERMS_PER_THREAD)
+    threads = WARP_THREADS
+    while threads < wanted:
+        threads *= 2
+    return Launch((output_count, 1, 1), (threads, 1, 1))
 
 
 @dataclass(frozen=True, slots=True)

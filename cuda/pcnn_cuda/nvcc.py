@@ -198,8 +198,8 @@ class Toolkit:
         return [] if done.returncode else sorted(names, key=_arch_number)
 
 
-def find(explicit: str | None = None) -> Toolkit:
-    """The nvcc to use: ``explicit`` or ``$PCNN_BENCH_NVCC`` if given, else the first that is found.
+def find() -> Toolkit:
+    """The nvcc to use: ``$PCNN_BENCH_NVCC`` if set (as ``--nvcc`` does), else the first found.
 
     Looks at ``PATH``, ``CUDA_HOME``, ``CUDA_PATH``, ``/usr/local/cuda`` and NVIDIA's Python packages.
 
@@ -207,13 +207,13 @@ def find(explicit: str | None = None) -> Toolkit:
         DeviceError: none is there; names the places.
     """
     cubins = cubin_folder()
-    named = explicit or os.environ.get("PCNN_BENCH_NVCC")
+    named = os.environ.get("PCNN_BENCH_NVCC")
     if named:
         found = shutil.which(named)
         if found is None:
-            origin = "--nvcc" if explicit else "PCNN_BENCH_NVCC"
             raise DeviceError(
-                f"{origin}: {named} is not there or cannot be run; name the file nvcc itself"
+                f"--nvcc or PCNN_BENCH_NVCC: {named} is not there or cannot be run; "
+                "name the file nvcc itself"
             )
         return Toolkit(Path(found), cubins)
     on_path = shutil.which("nvcc")
@@ -338,7 +338,7 @@ def _arch_number(arch: str) -> int:
 
 
 def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")
 
 
 def _first_error(log: str) -> str:

@@ -166,7 +166,7 @@ class PycudaDevice:
 
         built = self._built.pop(key, None) or self._build(key)
         try:
-            return drv.module_from_buffer(built.cubin)
+            return _load_cubin(built.cubin)
         except drv.MemoryError as error:
             raise self._memory_error(len(built.cubin), f"the code of {key[0]}") from error
         except drv.Error as error:
@@ -174,7 +174,7 @@ class PycudaDevice:
                 raise self._load_error(key[0], error) from error
             nvcc.note(f"{built.file} is stale ({one_line(error)}); building it anew")
         try:
-            return drv.module_from_buffer(self._build(key, rebuild=True).cubin)
+            return _load_cubin(self._build(key, rebuild=True).cubin)
         except drv.Error as error:
             raise self._load_error(key[0], error) from error
 
@@ -397,6 +397,16 @@ def require_pycuda() -> str:
             "NumPy: pip install --force-reinstall --no-cache-dir --no-binary pycuda pycuda"
         ) from error
     return pycuda.VERSION_TEXT
+
+
+def _load_cubin(cubin: bytes) -> drv.Module:
+    """PyCUDA makes its message of a buffer that the driver may have left as it was: any bytes."""
+    import pycuda.driver as drv
+
+    try:
+        return drv.module_from_buffer(cubin)
+    except UnicodeDecodeError as error:
+        raise drv.LogicError("the driver gives no reason") from error
 
 
 def _key(source: str, constants: Mapping[str, int]) -> _Key:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from math import ceil
 
 import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FixedLocator, LogLocator
 
 from pcnn_bench.pairing import Series
@@ -20,6 +22,9 @@ from pcnn_bench.results_reading import Run
 
 WIDTH_INCHES = 7.0
 """700 px at 100 dots per inch, the width of a README's column: 8 pt text is then 11 px."""
+MARGIN_INCHES = 0.1
+KEY_COLUMNS = 3
+"""Columns of a legend: the most that hold names like ``cuda persistent (emulated)``."""
 PNG_DPI = 200
 """Twice that, for displays that show two dots per px."""
 
@@ -79,7 +84,7 @@ def key(series: Series) -> Patch:
         facecolor=color(series),
         edgecolor="white",
         hatch=hatch(series),
-        label=plain(series.label, 40),
+        label=plain(series.label, 30),
     )
 
 
@@ -114,8 +119,8 @@ def _three_digits(value: float) -> str:
 def ratio_name(*, is_emulated: bool) -> str:
     """What a ratio to the baseline is called: an emulated time gives no speedup."""
     if is_emulated:
-        return "emulated/baseline: ratio of times, log scale"
-    return "speedup over the baseline, log scale"
+        return "emulated/baseline, log scale"
+    return "speedup over baseline, log scale"
 
 
 def emulated_mark(series: Iterable[Series]) -> str:
@@ -162,19 +167,18 @@ def new_figure(
     The header holds the title (wrapped), a subtitle and the legend; the footer the caption. They have
     places of their own, so nothing the axes hold can run into them.
     """
-    # Characters to a line: what 6.8 inches hold of DejaVu text at 11, 8 and 7 pt.
-    title_lines = textwrap.wrap(title, 72)
-    subtitle_lines = textwrap.wrap(subtitle, 108)
-    caption_lines = [line for part in caption for line in textwrap.wrap(part, 132)]
+    title_lines = _wrap(title, FontProperties(size=11, weight="bold"))
+    subtitle_lines = _wrap(subtitle, FontProperties(size=8))
+    caption_lines = [line for part in caption for line in _wrap(part, FontProperties(size=7))]
     line_inches = {"title": 0.20, "subtitle": 0.15, "caption": 0.13}
     header = 0.10 + line_inches["title"] * len(title_lines)
     header += 0.04 + line_inches["subtitle"] * len(subtitle_lines)
     footer = 0.12 + line_inches["caption"] * len(caption_lines)
-    keys_inches = 0.27 if keys else 0.0
+    keys_inches = 0.09 + 0.18 * ceil(len(keys) / KEY_COLUMNS) if keys else 0.0
     height = header + keys_inches + body_inches + footer
 
     figure = Figure(figsize=(WIDTH_INCHES, height), dpi=PNG_DPI, facecolor="white")
-    left = 0.1 / WIDTH_INCHES
+    left = MARGIN_INCHES / WIDTH_INCHES
     top = 1 - 0.08 / height
     figure.text(left, top, "\n".join(title_lines), size=11, weight="bold", va="top")
     below = top - (line_inches["title"] * len(title_lines) + 0.04) / height
@@ -185,7 +189,7 @@ def new_figure(
             handles=list(keys),
             loc="upper left",
             bbox_to_anchor=(left, 1 - header / height),
-            ncols=min(len(keys), 4),
+            ncols=KEY_COLUMNS,
             borderaxespad=0.1,
             borderpad=0,
         )
@@ -195,6 +199,27 @@ def new_figure(
         )
     )
     return figure
+
+
+def _wrap(text: str, font: FontProperties) -> list[str]:
+    """The lines of ``text`` that fit between the margins; a word that is too long is broken."""
+    limit_pt = 72 * (WIDTH_INCHES - 2 * MARGIN_INCHES)
+
+    def fits(line: str) -> bool:
+        width_pt, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
+        return bool(width_pt <= limit_pt)
+
+    lines = [""]
+    for word in text.split():
+        if fits(f"{lines[-1]} {word}"):
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+            continue
+        lines.append("")
+        for character in word:
+            if not fits(lines[-1] + character):
+                lines.append("")
+            lines[-1] += character
+    return [line for line in lines if line]
 
 
 def log_time_axis(axes: Axes, low_us: float, high_us: float) -> None:
@@ -239,4 +264,6 @@ def encode(figure: Figure, suffix: str) -> bytes:
     metadata = {"Date": None} if suffix == "svg" else None
     with style():
         figure.savefig(file, format=suffix, metadata=metadata)
+    # Everything has its place now; placing it anew for the next format takes as long as drawing.
+    figure.set_layout_engine("none")
     return file.getvalue()

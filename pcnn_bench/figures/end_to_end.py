@@ -161,7 +161,8 @@ def _draw_times(axes: Axes, rows: list[Totals]) -> None:
         ending = "" if row.status == "ok" else f" ({plain(row.status, 12)})"
         axes.text(start, y - 0.1, f" {_seconds(row.train_s)}{ending}", va="center", weight="bold")
         axes.text(0, y + 0.3, _beside(row), size=6.5, color=MUTED, va="center")
-    axes.set_xlim(0, longest * 1.3)
+    all_ok = all(row.status == "ok" for row in rows)
+    axes.set_xlim(0, longest * (1.3 if all_ok else 1.7))  # room for the number, and for a status
     axes.set_xlabel("seconds: training, evaluation (paler), compilation (palest)")
 
 

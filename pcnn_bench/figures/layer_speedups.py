@@ -122,7 +122,8 @@ def _subtitle(series: Series, pairs: list[Pair]) -> str:
     ]
     absent = len(pairs) - len(shown)
     missing = f"; {absent} of {len(pairs)} n/a" if absent else ""
-    return f"From {ends[0]} to {ends[1]}{missing}."
+    what = "Emulated time over the baseline's time: from" if series.is_emulated else "From"
+    return f"{what} {ends[0]} to {ends[1]}{missing}."
 
 
 def _caption(pairs: list[Pair]) -> str:

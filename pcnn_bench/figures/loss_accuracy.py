@@ -65,7 +65,7 @@ def draw(results: Results) -> Figure:
             subtitle=_subtitle(found),
             caption=[_caption(found), source_line(results.runs[0])],
             keys=[
-                Line2D([], [], label=plain(series.label, 40), **look)
+                Line2D([], [], label=plain(series.label, 30), **look)
                 for series, look in looks.items()
             ],
         )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.layers.pooling import PoolingSpec
 
-Doubles = npt.NDArray[np.float64]
+Doubles = npt.NDArray[np.floating[Any]]
 Results = dict[str, Doubles]
 """As a probe of an engine returns them: y, grad_x, grad_weight, grad_bias."""
 Reference = Callable[[Any, Doubles, Mapping[str, Doubles], Doubles], Results]
@@ -69,9 +69,8 @@ def maxpool2d(spec: PoolingSpec, x: Doubles, _: Mapping[str, Doubles], grad_y: D
     for n, c, p, q in product(*map(range, y.shape)):
         best: tuple[int, int] | None = None
         for cell in _window(spec, p, q):
-            if best is None or x[n, c, *cell] > x[n, c, *best]:
-                best = cell
-            elif math.isnan(x[n, c, *cell]) and not math.isnan(x[n, c, *best]):
+            here, there = x[n, c, *cell], x[n, c, *(best or cell)]
+            if best is None or here > there or (math.isnan(here) and not math.isnan(there)):
                 best = cell
         assert best is not None
         y[n, c, p, q] = x[n, c, *best]

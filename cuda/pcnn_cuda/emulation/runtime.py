@@ -19,7 +19,14 @@ _KERNEL_FLAGS = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     *("-w", "-Werror=frame-larger-than=16384"),
 )
-_CHECKED_FLAGS = ("-O1", "-g", "-fsanitize=thread", "-DEMULATION_CHECKER", "-w", "-Werror=frame-larger-than=16384")
+_CHECKED_FLAGS = (
+    "-O1",
+    "-g",
+    "-fsanitize=thread",
+    "-DEMULATION_CHECKER",
+    "-w",
+    "-Werror=frame-larger-than=16384",
+)
 
 KINDS = (
     "race",
@@ -116,7 +123,11 @@ class Runtime:
         return self._reports()[:count]  # type: ignore[no-any-return]
 
     def compile(
-        self, source: str, read: Callable[[str], str], kernels: Iterable[str], constants: Mapping[str, int]
+        self,
+        source: str,
+        read: Callable[[str], str],
+        kernels: Iterable[str],
+        constants: Mapping[str, int],
     ) -> KernelLibrary:
         """The ``kernels`` of ``source``, whose text and whose includes ``read`` gives.
 
@@ -130,7 +141,11 @@ class Runtime:
         files |= {name: emulation_text(name) for name in _KERNEL_HEADERS}
         defines = [f"-D{name}={value}" for name, value in sorted(constants.items())]
         path, library = build(
-            self.compiler, source, files, (*self._kernel_flags, *_PRELUDE, *defines), link=(str(self._path),)
+            self.compiler,
+            source,
+            files,
+            (*self._kernel_flags, *_PRELUDE, *defines),
+            link=(str(self._path),),
         )
         return KernelLibrary(
             path,

@@ -24,7 +24,9 @@ from pcnn_bench.errors import DeviceError
 
 _COMPILERS = ("g++", "c++", "clang++")
 _FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-pipe")
-_ERROR = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE)
+_ERROR = re.compile(
+    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE
+)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -48,10 +50,14 @@ class Compiler:
         if not command:
             raise DeviceError(f"no C++ compiler for the emulated device on PATH; {remedy}")
         try:
-            answer = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+            answer = subprocess.run(
+                [*command, "--version"], capture_output=True, text=True, check=True
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             named = f"CXX={shlex.join(command)}" if chosen else command[0]
-            raise DeviceError(f"no C++ compiler for the emulated device: {named} does not run ({error}); {remedy}") from None
+            raise DeviceError(
+                f"no C++ compiler for the emulated device: {named} does not run ({error}); {remedy}"
+            ) from None
         return cls(tuple(command), answer.stdout.partition("\n")[0])
 
 
@@ -74,7 +80,18 @@ def build(
     Raises:
         DeviceError: the compiler refuses the source, or its result cannot be loaded.
     """
-    identity = json.dumps([name, sorted(files.items()), *_FLAGS, *flags, *(Path(library).name for library in link), *compiler.command, compiler.version, _cpu()])
+    identity = json.dumps(
+        [
+            name,
+            sorted(files.items()),
+            *_FLAGS,
+            *flags,
+            *(Path(library).name for library in link),
+            *compiler.command,
+            compiler.version,
+            _cpu(),
+        ]
+    )
     stem = f"{Path(name).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
     path = _folder() / f"{stem}.so"
     if not _is_whole(path):  # also after an interrupted write or a full disk
@@ -86,27 +103,46 @@ def build(
     try:
         return path, ctypes.CDLL(str(path))
     except OSError as error:
-        raise DeviceError(f"{name}: what {shlex.join(compiler.command)} built does not load: {error}") from None
+        raise DeviceError(
+            f"{name}: what {shlex.join(compiler.command)} built does not load: {error}"
+        ) from None
 
 
 def source_lines(library: Path, offsets: Sequence[int]) -> list[str]:
     """For each code offset into ``library``, the ``file:line`` of the kernel (not of our headers) that it stems from."""
     if not offsets:
         return []
-    command = ["addr2line", "-a", "-i", "-s", "-e", str(library), *(hex(offset) for offset in offsets)]
+    command = [
+        "addr2line",
+        "-a",
+        "-i",
+        "-s",
+        "-e",
+        str(library),
+        *(hex(offset) for offset in offsets),
+    ]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return [f"+{offset:#x}" for offset in offsets]
     found = []
     for frames in re.split(r"^0x[0-9a-f]+$", answer, flags=re.MULTILINE)[1:]:
-        ours = [frame for frame in frames.split() if re.match(r"(?!emulated_cuda\.h|runtime\.h).*:\d+", frame)]
+        ours = [
+            frame
+            for frame in frames.split()
+            if re.match(r"(?!emulated_cuda\.h|runtime\.h).*:\d+", frame)
+        ]
         found.append(ours[0] if ours else "?")
     return found
 
 
 def _compile(
-    compiler: Compiler, name: str, files: Mapping[str, str], flags: Sequence[str], link: Sequence[str], path: Path
+    compiler: Compiler,
+    name: str,
+    files: Mapping[str, str],
+    flags: Sequence[str],
+    link: Sequence[str],
+    path: Path,
 ) -> None:
     """Build in a folder of our own beside ``path``, then move the result there in one step."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
@@ -119,9 +155,13 @@ def _compile(
             [*_FLAGS, *flags, "-I.", "-x", "c++", "-c", name, "-o", "built.o"],
             ["-shared", "-pthread", f"-Wl,-soname,{path.name}", "built.o", *link, "-o", "built.so"],
         ):
-            done = subprocess.run([*compiler.command, *step], cwd=scratch, capture_output=True, text=True)
+            done = subprocess.run(
+                [*compiler.command, *step], cwd=scratch, capture_output=True, text=True
+            )
             if done.returncode:
-                raise DeviceError(f"{name}: {_first_error(done.stderr)} ({shlex.join(compiler.command)})")
+                raise DeviceError(
+                    f"{name}: {_first_error(done.stderr)} ({shlex.join(compiler.command)})"
+                )
         library = Path(scratch, "built.so")
         with library.open("ab") as file_end:  # the loader ignores what follows; _is_whole does not
             file_end.write(hashlib.sha256(library.read_bytes()).digest())
@@ -141,7 +181,10 @@ def _first_error(stderr: str) -> str:
     match = _ERROR.search(stderr)
     if match:
         return f"{match['file']}:{match['line']}: {match['text']}"
-    return next((line for line in stderr.splitlines() if line.strip()), "the compiler failed and said nothing")
+    return next(
+        (line for line in stderr.splitlines() if line.strip()),
+        "the compiler failed and said nothing",
+    )
 
 
 @cache

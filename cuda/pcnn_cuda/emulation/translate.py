@@ -8,10 +8,13 @@ from collections.abc import Callable, Iterable
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _TYPE = r"(?:__align__|alignas)?(?:\s*\(\s*\d+\s*\)\s*)?((?:(?:unsigned|signed|const|volatile)\s+)*[\w:]+(?:\s*\*)?)"
 _DYNAMIC = re.compile(rf"\bextern\s+__shared__\s+{_TYPE}\s+(\w+)\s*\[\s*\]\s*;")
-_STATIC = re.compile(rf"\b__shared__\s+{_TYPE}\s+([^;={{}}()]+);")
+_STATIC = re.compile(rf"\b__shared__\s+{_TYPE}\s+([^;={{}}]+);")
+_COMMA = re.compile(r",(?![^\[]*\])")  # between declarators, not inside an extent
 _DECLARATOR = re.compile(r"\s*(\w+)\s*((?:\[[^\]]*\]\s*)*)$")
 _UNROLL = re.compile(r"^([ \t]*)#pragma[ \t]+unroll[ \t]*(\d*)[ \t]*$", re.MULTILINE)
-_FULL_UNROLL = "64"  # CUDA's bare pragma means "all"; GCC wants a number and stops at the trip count
+_FULL_UNROLL = (
+    "64"  # CUDA's bare pragma means "all"; GCC wants a number and stops at the trip count
+)
 
 
 def source_files(source: str, read: Callable[[str], str]) -> dict[str, str]:
@@ -34,7 +37,9 @@ def translate(name: str, text: str, kernels: Iterable[str] = ()) -> str:
     """``text`` of the file ``name`` for the host compiler, exporting ``kernels``; line numbers are kept."""
     text = _DYNAMIC.sub(r"auto* \2 = reinterpret_cast<\1*>(emulation::state.dynamic_shared);", text)
     text = _STATIC.sub(_static_shared, text)
-    text = _UNROLL.sub(lambda match: f"{match[1]}#pragma GCC unroll {match[2] or _FULL_UNROLL}", text)
+    text = _UNROLL.sub(
+        lambda match: f"{match[1]}#pragma GCC unroll {match[2] or _FULL_UNROLL}", text
+    )
     exports = "".join(f"EMULATION_KERNEL({kernel})\n" for kernel in kernels)
     return f'#line 1 "{name}"\n{text}\n{exports}'
 
@@ -43,7 +48,7 @@ def _static_shared(match: re.Match[str]) -> str:
     """``__shared__ float a[4], b;`` -> a reference into the block's memory for each variable."""
     element = match[1]
     rewritten = []
-    for declarator in match[2].split(","):
+    for declarator in _COMMA.split(match[2]):
         parts = _DECLARATOR.match(declarator)
         if parts is None:  # left alone, the compiler says that it does not understand it
             return match[0]

@@ -8,12 +8,12 @@ class LaunchError(Error): ...
 class RuntimeError(Error): ...
 class MemoryError(Error): ...
 
-class device_attribute:
+class device_attribute:  # noqa: N801
     CLOCK_RATE: device_attribute
     MEMORY_CLOCK_RATE: device_attribute
     MULTIPROCESSOR_COUNT: device_attribute
 
-class function_attribute:
+class function_attribute:  # noqa: N801
     MAX_DYNAMIC_SHARED_SIZE_BYTES: function_attribute
 
 class Device:

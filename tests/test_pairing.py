@@ -1,0 +1,189 @@
+"""Which of the baseline's times a stage is held against, and when there is no ratio."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_runs import LAYERS, baseline, cuda, make_run
+
+from pcnn_bench.pairing import Pair, Series, all_series, baseline_of, stage_pairs, step_pair
+from pcnn_bench.results import load_results
+from pcnn_bench.results_reading import Results
+
+CUDA = Series("cuda", "gpu", "naive")
+FUSED = (("conv2d1", "tanh1", "avgpool2d1"), ("flatten1",), ("dense1",), ("loss",))
+
+
+def pair_of(pairs: list[Pair], stage: str, phase: str) -> Pair:
+    (found,) = [pair for pair in pairs if (pair.stage, pair.phase) == (stage, phase)]
+    return found
+
+
+def with_samples(results: Results, stage: str, engine: str, times: list[float]) -> Results:
+    """The same with the steady forward samples of one stage replaced."""
+    samples = results.samples
+    there = (
+        (samples["stage"] == stage)
+        & (samples["engine"] == engine)
+        & (samples["phase"] == "forward")
+        & ~samples["is_warmup"]
+    )
+    kept = samples[~there]
+    rows = samples[there].head(len(times)).assign(time_us=times)
+    return replace(results, samples=pd.concat([kept, rows], ignore_index=True))
+
+
+def test_series_are_named_with_the_baseline_first(tmp_path: Path) -> None:
+    results = load_results(make_run(tmp_path, cuda(), baseline()))
+    assert [series.label for series in all_series(results)] == ["baseline", "cuda naive"]
+    assert baseline_of(results) == Series("baseline", "cpu", "")
+    assert Series("cuda", "emulated", "naive").label == "cuda naive (emulated)"
+
+
+def test_stages_come_in_the_order_of_the_network(tmp_path: Path) -> None:
+    stages = tuple((name,) for name in reversed(LAYERS))
+    results = load_results(make_run(tmp_path, baseline(), cuda(stages=stages)))
+    names = list(dict.fromkeys(pair.stage for pair in stage_pairs(results, CUDA)))
+    assert names == list(LAYERS)
+
+
+def test_ratio_is_that_of_the_medians_of_the_steady_samples(tmp_path: Path) -> None:
+    results = load_results(make_run(tmp_path, baseline(), cuda()))
+    results = with_samples(results, "tanh1", "baseline", [100.0, 300.0, 200.0])
+    results = with_samples(results, "tanh1", "cuda", [10.0, 10.0, 40.0, 20.0])
+    pair = pair_of(stage_pairs(results, CUDA), "tanh1", "forward")
+    assert pair.reason == ""
+    assert pair.baseline is not None
+    assert pair.other is not None
+    assert (pair.baseline.median_us, pair.other.median_us) == (200.0, 15.0)
+    assert (pair.baseline.sample_count, pair.other.sample_count) == (3, 4)
+    assert (pair.baseline.clock, pair.other.clock) == ("host", "device")
+    assert pair.speedup is not None
+    low, ratio, high = pair.speedup
+    assert ratio == 200 / 15
+    assert low < ratio < high
+
+
+def test_fused_stage_is_held_against_the_sum_within_each_repeat(tmp_path: Path) -> None:
+    results = load_results(make_run(tmp_path, baseline(), cuda(stages=FUSED)))
+    # The sum of the medians would be 10 + 10 + 10 = 30.
+    results = with_samples(results, "conv2d1", "baseline", [1.0, 10.0, 100.0])
+    results = with_samples(results, "tanh1", "baseline", [100.0, 1.0, 10.0])
+    results = with_samples(results, "avgpool2d1", "baseline", [10.0, 100.0, 1.0])
+    pair = pair_of(stage_pairs(results, CUDA), "conv2d1+tanh1+avgpool2d1", "forward")
+    assert pair.layers == FUSED[0]
+    assert pair.baseline is not None
+    assert pair.baseline.median_us == 111.0
+    assert pair.baseline.sample_count == 3
+
+
+def test_fused_update_counts_the_layers_that_have_one(tmp_path: Path) -> None:
+    results = load_results(make_run(tmp_path, baseline(noise=0.0), cuda(stages=FUSED)))
+    pair = pair_of(stage_pairs(results, CUDA), "conv2d1+tanh1+avgpool2d1", "update")
+    assert pair.baseline is not None
+    assert pair.baseline.median_us == pytest.approx(10.0)  # of conv2d1 alone
+
+
+def test_summaries_serve_where_samples_are_missing(tmp_path: Path) -> None:
+    run = make_run(tmp_path, baseline(), cuda(stages=FUSED))
+    expected = pair_of(stage_pairs(load_results(run), CUDA), "dense1", "forward")
+    (run / "samples.csv").unlink()
+    pairs = stage_pairs(load_results(run), CUDA)
+    pair = pair_of(pairs, "dense1", "forward")
+    assert pair.speedup is not None
+    assert expected.speedup is not None
+    assert pair.speedup[1] == pytest.approx(expected.speedup[1])
+    assert np.isnan([pair.speedup[0], pair.speedup[2]]).all()
+    assert pair.other is not None
+    assert pair.other.sample_count == 0
+    fused = pair_of(pairs, "conv2d1+tanh1+avgpool2d1", "forward")
+    assert fused.baseline is not None
+    assert np.isnan(fused.baseline.p25_us)
+
+
+@pytest.mark.parametrize("status", ["failed", "mismatch", "", "OK", "oom"])
+def test_stage_that_is_not_ok_enters_no_ratio(tmp_path: Path, status: str) -> None:
+    run = make_run(tmp_path, baseline(), cuda(stage_status={"dense1": status}))
+    results = load_results(run)
+    pairs = stage_pairs(results, CUDA)
+    for pair in pairs:
+        if pair.stage == "dense1":
+            assert pair.speedup is None
+            assert pair.other is None
+            assert pair.reason == f"cuda dense1: {status or 'no status'}"
+        else:
+            assert pair.speedup is not None
+    step = step_pair(results, CUDA)
+    assert step is not None
+    assert step.speedup is None
+
+
+def test_baseline_stage_that_is_not_ok_enters_no_ratio(tmp_path: Path) -> None:
+    run = make_run(tmp_path, baseline(stage_status={"tanh1": "failed"}), cuda(stages=FUSED))
+    pair = pair_of(stage_pairs(load_results(run), CUDA), "conv2d1+tanh1+avgpool2d1", "forward")
+    assert pair.speedup is None
+    assert pair.reason == "baseline tanh1: failed"
+    assert pair.other is not None
+
+
+@pytest.mark.parametrize("diverged", ["baseline", "cuda"])
+def test_engine_that_diverged_enters_no_ratio(tmp_path: Path, diverged: str) -> None:
+    engines = [
+        replace(one, status="diverged" if one.engine == diverged else "ok")
+        for one in (baseline(), cuda())
+    ]
+    results = load_results(make_run(tmp_path, *engines))
+    pairs = stage_pairs(results, CUDA)
+    assert pairs
+    assert all(pair.speedup is None and "diverged" in pair.reason for pair in pairs)
+    step = step_pair(results, CUDA)
+    assert step is not None
+    assert step.speedup is None
+
+
+def test_without_a_baseline_every_ratio_is_absent(tmp_path: Path) -> None:
+    pairs = stage_pairs(load_results(make_run(tmp_path, cuda())), CUDA)
+    assert {pair.reason for pair in pairs} == {"the run has no baseline"}
+    assert all(pair.other is not None and pair.speedup is None for pair in pairs)
+
+
+def test_baseline_is_not_held_against_itself(tmp_path: Path) -> None:
+    results = load_results(make_run(tmp_path, baseline()))
+    pairs = stage_pairs(results, Series("baseline", "cpu", ""))
+    assert {pair.reason for pair in pairs} == {"only the baseline was timed"}
+    assert all(pair.baseline is not None and pair.speedup is None for pair in pairs)
+
+
+def test_layer_that_the_baseline_lacks_is_named(tmp_path: Path) -> None:
+    some = tuple((name,) for name in LAYERS if name != "tanh1")
+    run = make_run(tmp_path, baseline(stages=some), cuda(stages=FUSED))
+    pair = pair_of(stage_pairs(load_results(run), CUDA), "conv2d1+tanh1+avgpool2d1", "forward")
+    assert pair.speedup is None
+    assert pair.reason == "the baseline has no time for tanh1 at batch 64"
+
+
+def test_other_batch_size_is_not_compared(tmp_path: Path) -> None:
+    run = make_run(tmp_path, baseline(), cuda())
+    text = (run / "layers.csv").read_text()
+    lines = [
+        line.replace(",64,", ",32,") if line.startswith("baseline") else line
+        for line in text.splitlines()
+    ]
+    (run / "layers.csv").write_text("\n".join(lines) + "\n")
+    results = load_results(run)
+    pairs = stage_pairs(results, CUDA)
+    assert all(p.speedup is None and "at batch 64" in p.reason for p in pairs)
+    step = step_pair(results, CUDA)
+    assert step is not None
+    assert (step.speedup, step.reason) == (None, "the baseline's step was not timed")
+
+
+def test_step_is_compared_with_the_step(tmp_path: Path) -> None:
+    run = make_run(tmp_path, baseline(base_us=100, noise=0.0), cuda(base_us=4, noise=0.0))
+    step = step_pair(load_results(run), CUDA)
+    assert step is not None
+    assert step.speedup == pytest.approx((25.0, 25.0, 25.0))
