@@ -152,7 +152,7 @@ class _Reader:
         else:
             self._fault = self._fault or engine_fault(results, baseline)
             self.baseline_rows = _select(results.layers, baseline)
-        self._samples: dict[Series, dict[tuple[Any, ...], pd.Series]] = {
+        self._samples = {
             side: _steady(results.samples, side) for side in {series, baseline} if side is not None
         }
 
@@ -241,11 +241,9 @@ class _Reader:
         for row in rows:
             side = Series(row["engine"], row["device"], row["rung"])
             key = (row["stage"], row["phase"], row["batch_size"])
-            column = self._samples.get(side, {}).get(key)
-            if column is None:
-                return np.empty(0)
-            columns.append(column)
-        return pd.concat(columns, axis=1, join="inner").sum(axis=1).to_numpy(np.float64)
+            columns.append(self._samples[side].get(key, {}))
+        repeats = sorted(set.intersection(*(set(column) for column in columns)))
+        return np.array([sum(column[repeat] for column in columns) for repeat in repeats])
 
 
 def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
@@ -257,11 +255,14 @@ def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
     ]
 
 
-def _steady(samples: pd.DataFrame, series: Series) -> dict[tuple[Any, ...], pd.Series]:
-    """(stage, phase, batch size) -> times by repeat, without warm-ups."""
+def _steady(samples: pd.DataFrame, series: Series) -> dict[tuple[Any, ...], dict[int, float]]:
+    """(stage, phase, batch size) -> repeat -> microseconds, without warm-ups."""
     rows = _select(samples, series)
-    groups = rows[~rows["is_warmup"]].groupby(["stage", "phase", "batch_size"], sort=False)
-    return {key: group.set_index("repeat")["time_us"] for key, group in groups}
+    columns = ["stage", "phase", "batch_size", "repeat", "time_us"]
+    times: dict[tuple[Any, ...], dict[int, float]] = {}
+    for *key, repeat, time_us in rows.loc[~rows["is_warmup"], columns].itertuples(index=False):
+        times.setdefault(tuple(key), {})[repeat] = time_us
+    return times
 
 
 def _records(frame: pd.DataFrame) -> list[Record]:

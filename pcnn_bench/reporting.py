@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -301,6 +302,7 @@ def print_verification(summary: dict[str, Any], stream: TextIO | None = None) ->
             )
         for kernel in rung["unverified"]:
             print(f"{kernel}: never launched", file=stream)
+        print(textwrap.fill(", ".join(rung["kernels"]), WIDTH), file=stream)
         print(
             f"rung {rung['rung']} ({summary['device']}): {len(rung['kernels'])} kernels on "
             f"{rung['case_count']} shapes, {rung['comparison_count']} comparisons, "

@@ -97,17 +97,15 @@ def bars(axes: Axes) -> list[Rectangle]:
 
 
 CASES: dict[str, tuple[tuple[EngineRows, ...], dict[str, Any]]] = {
-    "gpu": ((baseline(), cuda()), {}),
     "slower": ((baseline(), cuda(base_us=700.0, images_per_s=100.0)), {}),
     "far_faster": ((baseline(base_us=3e6), cuda(base_us=0.8, images_per_s=1e6)), {}),
     "both_sides": ((baseline(), cuda(base_us=90.0, noise=0.8)), {}),
     "emulated": ((baseline(), emulated()), {}),
     "baseline_alone": ((baseline(),), {}),
-    "cuda_alone": ((cuda(),), {}),
-    "one_epoch": ((baseline(epochs=1), cuda(epochs=1)), {}),
-    "hundred_epochs": ((baseline(epochs=100), cuda(epochs=100)), {}),
-    "no_accuracy": ((baseline(), cuda()), {"has_accuracy": False}),
-    "one_layer": ((baseline(stages=(("fc",),)), cuda(stages=(("fc",),))), {}),
+    "one_layer_and_epoch": (
+        (baseline(stages=(("fc",),), epochs=1), cuda(stages=(("fc",),), epochs=1)),
+        {"has_accuracy": False},
+    ),
     "fused": ((baseline(), cuda(stages=FUSED)), {}),
     "diverged": (
         (baseline(), emulated(status="diverged", epochs=2, epoch_status={2: "diverged"})),

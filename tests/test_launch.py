@@ -12,10 +12,10 @@ from pcnn_cuda.launch import (
     MAX_INDEX,
     Launch,
     Parameter,
-    blocks,
     kernel_sources,
     kernel_text,
     linear,
+    reduction,
     signatures,
 )
 
@@ -34,7 +34,7 @@ X = DeviceArray(256, (4,), "float32")
 
 
 @pytest.mark.parametrize(
-    ("elements", "grid"), [(1, 1), (255, 1), (256, 1), (257, 2), (512, 2), (MAX_INDEX, 2**23)]
+    ("elements", "grid"), [(1, 1), (255, 1), (256, 1), (257, 2), (512, 2), (MAX_INDEX, 2**23 - 1)]
 )
 def test_linear_rounds_the_grid_up_and_adds_no_block_too_many(elements: int, grid: int) -> None:
     assert linear(elements) == Launch((grid, 1, 1), (BLOCK_THREADS, 1, 1))
@@ -46,12 +46,24 @@ def test_linear_refuses_what_32_bit_indices_cannot_reach(elements: int) -> None:
         linear(elements)
 
 
-def test_blocks_are_as_many_as_asked_for() -> None:
-    assert blocks(7) == Launch((7, 1, 1), (BLOCK_THREADS, 1, 1))
-    with pytest.raises(DeviceError, match="exceed a grid"):
-        blocks(2**31)
-    with pytest.raises(DeviceError, match="0 blocks"):
-        blocks(0)
+@pytest.mark.parametrize(
+    ("images", "map_size", "threads"),
+    [
+        (1, 1, 32),  # never less than a warp
+        (64, 1, 32),
+        (64, 100, 64),  # 6400 terms / 128 = 50, to the next power of two
+        (1000, 100, 128),  # as wide as the map
+        (1000, 10_000, 256),  # and never wider than a block
+    ],
+)
+def test_a_reduction_is_as_wide_as_its_map_and_its_terms_allow(images: int, map_size: int, threads: int) -> None:
+    assert reduction(7, images, map_size) == Launch((7, 1, 1), (threads, 1, 1))
+
+
+@pytest.mark.parametrize("outputs", [0, 2**31])
+def test_a_reduction_over_more_outputs_than_a_grid_has_blocks_is_refused(outputs: int) -> None:
+    with pytest.raises(DeviceError, match=f"{outputs} blocks exceed a grid; use a smaller layer"):
+        reduction(outputs, 1, 1)
 
 
 def test_signatures_list_every_kernel_in_order_with_its_parameters_and_skip_comments() -> None:

@@ -25,7 +25,6 @@ from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda.device import Argument, DeviceArray, Event, HostArray, check_arguments
 from pcnn_cuda.emulation.runtime import (
     KINDS,
-    NOBODY,
     SEVERAL,
     KernelLibrary,
     LaunchRecord,
@@ -68,7 +67,7 @@ class Report:
         return f"{self.kernel} ({self.place}): {self.kind}{array} by {who}{self.detail}"
 
 
-class KernelFault(DeviceError):
+class KernelFault(DeviceError):  # noqa: N818 - the fault is the kernel's, not ours
     """A kernel broke CUDA's rules; ``reports`` says where."""
 
     def __init__(self, reports: Sequence[Report]) -> None:

@@ -455,10 +455,11 @@ static size_t shared_used;
 static unsigned shared_count;
 
 extern "C" void emulation_place_shared(SharedVariable* variable) {
-    std::lock_guard<std::mutex> lock(shared_mutex);
+    std::unique_lock<std::mutex> lock(shared_mutex);
     if (variable->launch == state.launch) return;
     const size_t first = (shared_used + 15) & ~size_t{15};
     if (first + variable->bytes > STATIC_SHARED_BYTES || ++shared_count > MAX_SHARED_VARIABLES) {
+        lock.unlock();  // fail does not unwind
         Report report = describe(SHARED_TOO_LARGE, state.thread, {"__shared__", "", 0});
         report.array = variable->name;
         report.offset = static_cast<int64_t>(first + variable->bytes);

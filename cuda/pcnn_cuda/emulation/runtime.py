@@ -38,7 +38,8 @@ KINDS = (
     "lost lane",
     "shared memory exceeded",
 )
-NOBODY, SEVERAL = 2**32 - 1, 2**32 - 2
+SEVERAL = 2**32 - 2
+"""Stands for a block or thread number in a ``RawReport``: more than one."""
 
 _Index = ctypes.c_uint32 * 3
 
