@@ -81,16 +81,6 @@ def exit_code_of(argv: Sequence[str] | None = None) -> int:
         )
 
 
-def _invoke(argv: list[str]) -> int:
-    """Not ``cli.main``, which has ideas of its own of a closed pipe (exit 1) and of Ctrl-C."""
-    try:
-        with cli.make_context("pcnn-bench", argv) as context:
-            cli.invoke(context)
-        return 0
-    except click.exceptions.Exit as ending:
-        return ending.exit_code
-
-
 def _fail(message: str, code: int) -> int:
     click.echo(message, err=True)
     return code
@@ -124,6 +114,12 @@ def _device(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     return value
 
 
+def _nvcc(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Leave the choice where the CUDA engine and ``doctor`` look for it."""
+    if value is not None:
+        os.environ["PCNN_BENCH_NVCC"] = value
+
+
 Command = Callable[..., Any]
 
 
@@ -142,6 +138,10 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     "device": click.option(
         "--device", default="auto", callback=_device, metavar="auto|gpu|gpu:N|emulated",
         show_default=True, help="Where engine cuda runs.",
+    ),
+    "nvcc": click.option(
+        "--nvcc", metavar="FILE", expose_value=False, callback=_nvcc,
+        help="The nvcc to use, instead of the first one found.",
     ),
     "engine": click.option(
         "--engine", "engines", multiple=True, metavar="NAME",
@@ -174,7 +174,7 @@ CONFIG = click.argument("config", metavar="CONFIG", type=click.Path(path_type=Pa
 
 @cli.command()
 @CONFIG
-@_options("device", "engine", "rung", "output", "set", "quiet", "json")
+@_options("device", "nvcc", "engine", "rung", "output", "set", "quiet", "json")
 @click.option("--with-host", is_flag=True, help="Name this host in environment.json.")
 def run(
     config: Path,
@@ -235,7 +235,7 @@ def plot(results: Path, output: Path | None, quiet: bool, as_json: bool) -> None
 
 @cli.command()
 @CONFIG
-@_options("device", "rung", "set", "quiet", "json")
+@_options("device", "nvcc", "rung", "set", "quiet", "json")
 def verify(
     config: Path,
     device: str,
@@ -280,7 +280,7 @@ def verify(
 @CONFIG
 @_options("rung", "set", "json")
 def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print layers, shapes, FLOPs, bytes, memory and stages."""
+    """Print layers, shapes, parameters, FLOPs and bytes."""
     from pcnn_bench.reporting import plain_console
     from pcnn_bench.show import describe, render
 
@@ -293,7 +293,7 @@ def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bo
 
 
 @cli.command()
-@_options("json")
+@_options("nvcc", "json")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
     """What this machine has and lacks, each lack with its remedy."""

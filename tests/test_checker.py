@@ -59,15 +59,11 @@ def test_a_seeded_fault_is_reported_with_kind_line_array_thread_and_block(
     with pytest.raises(KernelFault, match=rf"^{name} \(faults\.cu:\d+\): ") as caught:
         kernel.bind(LAUNCH, y=zeros(device, 128))()
     found = [report for report in caught.value.reports if report.kind == kind]
-    assert found, caught.value.reports
+    assert len(found) == 1, caught.value.reports
     report = found[0]
-    lines = [int(found.place.removeprefix("faults.cu:")) for found in found]
-    if name == "two_barriers":  # either of the two may be the odd one out
-        assert lines[0] in (line_of(name), line_of(name) - 2)
-    elif name == "no_barrier_before_rewrite":  # either side of the race may come second
-        assert set(lines) <= {line_of(name), line_of(name) + 2}
-    else:
-        assert lines == [line_of(name)]
+    # which of two racing accesses or barriers comes second depends on the schedule
+    assert f"faults.cu:{line_of(name)}" in (report.place, report.other_place)
+    assert (report.other_place is not None) == (kind in ("race", "different barriers"))
     assert report.array == array
     assert report.kernel == name
     assert report.block in [(0, 0, 0), (1, 0, 0)]
@@ -134,9 +130,9 @@ def test_neighbours_in_an_arena_do_not_hide_a_step_into_them_and_arrays_may_coin
     np.testing.assert_array_equal(
         device.copy_out(arena), np.r_[2 * np.arange(64), np.arange(64, 128)]
     )
-    with pytest.raises(KernelFault, match=r"race of x/y .* \(two.cu:4\)"):
+    with pytest.raises(KernelFault, match=r"race of x/y .* \(two.cu:4\)$"):
         kernels["shift"].bind(launch, x=x, y=x, M=63)()
-    with pytest.raises(KernelFault, match="far from every array"):
+    with pytest.raises(KernelFault, match=", far from every array$"):
         kernels["far_away"].bind(launch, y=x)()
 
 

@@ -435,7 +435,7 @@ def test_shared_declarations_are_understood_or_refused_never_guessed(declaration
     if "*t" in declaration:
         with pytest.raises(
             DeviceError,
-            match=r"shared.cu:3: .*a_shared_declaration_that_the_emulation_does_not_understand",
+            match=r"shared.cu:3: .*the emulation takes __shared__ TYPE name",
         ):
             device.compile("shared.cu")
         return

@@ -56,7 +56,9 @@ def test_linear_refuses_what_32_bit_indices_cannot_reach(elements: int) -> None:
         (1000, 10_000, 256),  # and never wider than a block
     ],
 )
-def test_a_reduction_is_as_wide_as_its_map_and_its_terms_allow(images: int, map_size: int, threads: int) -> None:
+def test_a_reduction_is_as_wide_as_its_map_and_its_terms_allow(
+    images: int, map_size: int, threads: int
+) -> None:
     assert reduction(7, images, map_size) == Launch((7, 1, 1), (threads, 1, 1))
 
 
@@ -99,7 +101,7 @@ def test_right_arguments_pass_also_as_numpy_scalars_and_some_of_them_when_partia
     ("arguments", "message"),
     [
         ({"x": X, "y": X, "M": 4}, r"missing \['factor'\]"),
-        ({"x": X, "y": X, "M": 4, "factor": 1.0, "n": 4}, r"unknown \['n'\]"),
+        ({"x": X, "y": X, "M": 4, "factor": 1.0, "n": 4}, r".*unknown \['n'\]"),
         ({"x": X, "y": X, "M": 4.0, "factor": 1.0}, "M must be an int, not float"),
         ({"x": X, "y": X, "M": True, "factor": 1.0}, "M must be an int, not bool"),
         ({"x": X, "y": X, "M": 4, "factor": X}, "factor must be a float, not DeviceArray"),

@@ -163,6 +163,14 @@ class Device(Protocol):
         """Microseconds between two recorded events; both must have been reached."""
         ...
 
+    def stall(self, time_us: float) -> None:
+        """Queue a pause of about this length, in which the host can queue what follows.
+
+        Without it, events around a short kernel measure how long the host took to launch it. A device whose launches
+        are synchronous has nothing to do.
+        """
+        ...
+
     def synchronize(self) -> None:
         """Wait until everything queued is done.
 

@@ -55,6 +55,8 @@ class Report:
     kernel: str
     place: str
     """``file:line``."""
+    other_place: str | None
+    """Of two accesses that race, the earlier one; of two barriers, the other one."""
     array: str | None
     """A kernel parameter or a ``__shared__`` variable; joined by ``/`` if parameters overlap."""
     block: tuple[int, int, int]
@@ -64,7 +66,8 @@ class Report:
     def __str__(self) -> str:
         who = f"thread {self.thread} of block {self.block}"
         array = f" of {self.array}" if self.array else ""
-        return f"{self.kernel} ({self.place}): {self.kind}{array} by {who}{self.detail}"
+        other = f" ({self.other_place})" if self.other_place else ""
+        return f"{self.kernel} ({self.place}): {self.kind}{array} by {who}{self.detail}{other}"
 
 
 class KernelFault(DeviceError):  # noqa: N818 - the fault is the kernel's, not ours
@@ -345,6 +348,9 @@ class EmulatedDevice:
         """Microseconds of wall time between two events."""
         return (cast(_HostEvent, stop).time_ns - cast(_HostEvent, start).time_ns) / 1e3
 
+    def stall(self, time_us: float) -> None:
+        """Nothing to hold back: every call has ended when it returns."""
+
     def synchronize(self) -> None:
         """Nothing to wait for: every call has ended when it returns."""
 
@@ -437,38 +443,50 @@ def _overlapping(arrays: Mapping[str, DeviceArray]) -> list[list[str]]:
 
 
 def _describe(kernel: EmulatedKernel, raw: Sequence[RawReport]) -> list[Report]:
-    """The runtime's reports with source lines and words."""
+    """The runtime's reports in words, one for each kind, array and pair of source lines."""
     offsets = [offset for one in raw for offset in (one.code, one.other_code) if offset]
     lines = dict(zip(offsets, source_lines(kernel.library.path, offsets), strict=True))
-    return [
-        Report(
+    reports: dict[tuple[object, ...], Report] = {}
+    for one in raw:
+        source = Path(one.file.decode()).name
+        place = lines[one.code] if one.code else f"{source}:{one.line}"
+        other_place = None
+        if one.other_code:
+            other_place = lines[one.other_code]
+        elif one.other_line:
+            other_place = f"{source}:{one.other_line}"
+        array = one.array.decode() if one.array else None
+        report = Report(
             kind=KINDS[one.kind],
             kernel=kernel.name,
-            place=lines[one.code] if one.code else f"{Path(one.file.decode()).name}:{one.line}",
-            array=one.array.decode() if one.array else None,
+            place=place,
+            other_place=other_place,
+            array=array,
             block=tuple(one.block),
             thread=tuple(one.thread),
-            detail=_detail(one, lines),
+            detail=_detail(one),
         )
-        for one in raw
-    ]
+        reports.setdefault((report.kind, array, frozenset((place, other_place))), report)
+    return list(reports.values())
 
 
-def _detail(raw: RawReport, lines: Mapping[int, str]) -> str:
+def _detail(raw: RawReport) -> str:
+    """What comes after the kind, the array and the thread."""
     kind = KINDS[raw.kind]
+    function = raw.what.decode()
     if kind == "race":
-        who = "several threads" if raw.other_thread == SEVERAL else f"thread #{raw.other_thread}"
-        where = "several blocks" if raw.other_block == SEVERAL else f"block #{raw.other_block}"
-        return f" at byte {raw.offset} against {who} of {where} ({lines[raw.other_code]})"
+        thread = "several threads" if raw.other_thread == SEVERAL else f"thread #{raw.other_thread}"
+        block = "several blocks" if raw.other_block == SEVERAL else f"block #{raw.other_block}"
+        return f" at byte {raw.offset}, against {thread} of {block}"
     if kind == "divergent barrier":
-        return f": {raw.what.decode()} is not reached by every thread of the block"
+        return f": not every thread of the block reaches this {function}"
     if kind == "different barriers":
-        return f": others wait in line {raw.other_line}"
+        return ": other threads wait at another barrier"
     if kind == "lost lane":
-        return f": {raw.what.decode()} waits for lanes of its mask that never come"
+        return f": {function} waits for lanes of its mask that never come"
     if kind == "shared memory exceeded":
-        return f": {raw.offset} bytes, or over 64 variables; a block has 49152 bytes"
-    return f" at byte {raw.offset}" if raw.array else " far from every array"
+        return f": {raw.offset} bytes, or more than 64 variables; a block has 49152 bytes"
+    return f" at byte {raw.offset}" if raw.array else ", far from every array"
 
 
 def _bytes_at(address: int, byte_count: int) -> npt.NDArray[np.uint8]:

@@ -16,7 +16,7 @@ import numpy as np
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
 from pcnn_cuda.device import DeviceArray, Event, HostArray
-from pcnn_cuda.launch import kernel_text, signatures
+from pcnn_cuda.launch import kernel_text, linear, signatures
 from pcnn_cuda.libcuda import GpuStatus, probe_gpu
 from pcnn_cuda.pycuda_kernel import PycudaKernel, one_line
 
@@ -288,6 +288,14 @@ class PycudaDevice:
         first, last = cast(PycudaEvent, start), cast(PycudaEvent, stop)
         with self._failing():
             return last.raw.time_since(first.raw) * 1e3  # the driver counts milliseconds
+
+    def stall(self, time_us: float) -> None:
+        """Queue a pause of about this length, in which the host can queue what follows."""
+        import pycuda.driver as drv
+
+        kernel = self.compile("stall.cu")["stall_wait"]
+        khz = self._device.get_attribute(drv.device_attribute.CLOCK_RATE)
+        kernel.bind(linear(1), cycle_count=min(int(time_us * khz / 1e3), 2**31 - 1))()
 
     def synchronize(self) -> None:
         """Wait until everything queued is done.

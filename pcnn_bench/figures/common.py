@@ -245,8 +245,8 @@ def log_ratio_axis(axes: Axes, low: float, high: float) -> None:
     """A logarithmic x axis of ratios around a line at 1, with room for numbers at both ends."""
     axes.set_xscale("log")
     low, high = min(low, 1.0), max(high, 1.0)
-    # A number takes a third of a narrow panel, on one side or on both.
-    room = max((high / low) ** (1.0 if low < 1 < high else 0.5), 1.5)
+    # A number takes some 0.29 of a narrow panel, on one side or on both: 0.4 / 1.4, 0.7 / 2.4.
+    room = max((high / low) ** (0.7 if low < 1 < high else 0.4), 1.5)
     left = low / (room if low < 1 else 1.15)
     right = high * (room if high > 1 else 1.15)
     axes.set_xlim(left, right)

@@ -11,6 +11,8 @@
 
 #pragma once
 
+#include "worker.h"
+
 namespace emulation {
 
 struct Access {
@@ -187,9 +189,6 @@ private:
     }
 
     void report(Kind kind, const Area& area, const Access& now, const Access* other, int64_t offset) const {
-        for (const Report& old : reports) {
-            if (old.kind == kind && old.code == now.code && old.array == area.name) return;  // one for each place will do
-        }
         Report found = describe(kind, state.thread, {"", "", 0});
         found.code = now.code;
         found.array = area.name;
@@ -198,6 +197,9 @@ private:
             found.other_block = other->block;
             found.other_thread = other->thread & WHOLE_WARP ? SEVERAL : other->thread;
             found.other_code = other->code;
+        }
+        for (const Report& old : reports) {  // one for each pair of places will do
+            if (old.kind == kind && old.array == area.name && old.code == found.code && old.other_code == found.other_code) return;
         }
         add(found);
     }
@@ -235,6 +237,7 @@ void __tsan_read_range(const char* address, size_t bytes) {
 void __tsan_write_range(const char* address, size_t bytes) {
     checker.touch(address, bytes, true, false, __builtin_return_address(0));
 }
+uint32_t __tsan_atomic32_load(const volatile uint32_t* address, int) { return *address; }  // emulation::Shared::get
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -14,7 +14,6 @@
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
-#define __shared__ a_shared_declaration_that_the_emulation_does_not_understand
 
 #define threadIdx (emulation::state.thread)
 #define blockIdx (emulation::state.block)

@@ -27,6 +27,8 @@ _FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno
 _ERROR = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$", re.MULTILINE
 )
+_HEADER = re.compile(r"(?:\./)?(?:emulated_cuda|runtime)\.h")
+_USER = re.compile(r"^([^\s:]+\.cuh?:\d+):", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -80,8 +82,12 @@ def build(
     Raises:
         DeviceError: the compiler refuses the source, or its result cannot be loaded.
     """
+    folder = _folder()
     identity = json.dumps(
         [
+            str(
+                folder
+            ),  # libraries are linked by name: two of one name in a process would be mixed up
             name,
             sorted(files.items()),
             *_FLAGS,
@@ -93,7 +99,7 @@ def build(
         ]
     )
     stem = f"{Path(name).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
-    path = _folder() / f"{stem}.so"
+    path = folder / f"{stem}.so"
     if not _is_whole(path):  # also after an interrupted write or a full disk
         _compile(compiler, name, files, flags, link, path)
     try:
@@ -128,9 +134,7 @@ def source_lines(library: Path, offsets: Sequence[int]) -> list[str]:
     found = []
     for frames in re.split(r"^0x[0-9a-f]+$", answer, flags=re.MULTILINE)[1:]:
         ours = [
-            frame
-            for frame in frames.split()
-            if re.match(r"(?!emulated_cuda\.h|runtime\.h).*:\d+", frame)
+            frame for frame in frames.split() if not _HEADER.match(frame) and frame[-1].isdigit()
         ]
         found.append(ours[0] if ours else "?")
     return found
@@ -178,13 +182,16 @@ def _is_whole(path: Path) -> bool:
 
 
 def _first_error(stderr: str) -> str:
+    """``file:line: text``; of a template of our headers, the line of the kernel that uses it."""
     match = _ERROR.search(stderr)
-    if match:
-        return f"{match['file']}:{match['line']}: {match['text']}"
-    return next(
-        (line for line in stderr.splitlines() if line.strip()),
-        "the compiler failed and said nothing",
-    )
+    if match is None:
+        return next(
+            (line for line in stderr.splitlines() if line.strip()),
+            "the compiler failed and said nothing",
+        )
+    user = _USER.search(stderr) if _HEADER.match(match["file"]) else None
+    place = user[1] if user else f"{match['file']}:{match['line']}"
+    return f"{place}: {match['text']}"
 
 
 @cache

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _TYPE = r"(?:__align__|alignas)?(?:\s*\(\s*\d+\s*\)\s*)?((?:(?:unsigned|signed|const|volatile)\s+)*[\w:]+(?:\s*\*)?)"
 _DYNAMIC = re.compile(rf"\bextern\s+__shared__\s+{_TYPE}\s+(\w+)\s*\[\s*\]\s*;")
 _STATIC = re.compile(rf"\b__shared__\s+{_TYPE}\s+([^;={{}}]+);")
 _COMMA = re.compile(r",(?![^\[]*\])")  # between declarators, not inside an extent
+_SHARED = re.compile(r"\b__shared__\b")  # what the two leave
+_REFUSAL = 'static_assert(false, "the emulation takes __shared__ TYPE name[extent]..., other[extent]...;");'
 _DECLARATOR = re.compile(r"\s*(\w+)\s*((?:\[[^\]]*\]\s*)*)$")
 _UNROLL = re.compile(r"^([ \t]*)#pragma[ \t]+unroll[ \t]*(\d*)[ \t]*$", re.MULTILINE)
 _FULL_UNROLL = (
@@ -35,8 +38,10 @@ def source_files(source: str, read: Callable[[str], str]) -> dict[str, str]:
 
 def translate(name: str, text: str, kernels: Iterable[str] = ()) -> str:
     """``text`` of the file ``name`` for the host compiler, exporting ``kernels``; line numbers are kept."""
+    text = _COMMENT.sub(lambda match: " " + "\n" * match[0].count("\n"), text)
     text = _DYNAMIC.sub(r"auto* \2 = reinterpret_cast<\1*>(emulation::state.dynamic_shared);", text)
     text = _STATIC.sub(_static_shared, text)
+    text = _SHARED.sub(_REFUSAL, text)
     text = _UNROLL.sub(
         lambda match: f"{match[1]}#pragma GCC unroll {match[2] or _FULL_UNROLL}", text
     )
@@ -50,10 +55,11 @@ def _static_shared(match: re.Match[str]) -> str:
     rewritten = []
     for declarator in _COMMA.split(match[2]):
         parts = _DECLARATOR.match(declarator)
-        if parts is None:  # left alone, the compiler says that it does not understand it
+        if parts is None:
             return match[0]
         name, extents = parts.groups()
         rewritten.append(
-            f'static emulation::Shared<{element}{extents}> {name}_shared{{"{name}"}}; auto& {name} = {name}_shared.get();'
+            f'static emulation::Shared<{element}{extents}> {name}_shared{{"{name}"}}; '
+            f"auto& {name} = {name}_shared.get();"
         )
     return " ".join(rewritten) + "\n" * match[0].count("\n")
