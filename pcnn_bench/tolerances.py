@@ -52,7 +52,10 @@ def allowed_errors(
     ``reference`` is the float64 engine; it is run once more, on magnitudes, to learn what the sums are made of.
     With ``is_exact`` (small integers given) an exact kind must be right to the last bit.
     """
-    magnitude = reference.probe(layer.name, _magnitudes(layer, given))
+    magnitude = {
+        name: np.abs(values, dtype=np.float64)
+        for name, values in reference.probe(layer.name, _magnitudes(layer, given)).items()
+    }
     if is_exact and layer.kind in EXACT_KINDS:
         allowed = {name: np.zeros_like(values) for name, values in expected.items()}
     elif layer.kind in _BY_FUNCTION:
@@ -60,14 +63,17 @@ def allowed_errors(
     else:
         terms = _terms(layer, len(given.x))
         allowed = {
-            name: summation_error(terms[name]) * np.abs(magnitude[name])
+            name: summation_error(terms[name]) * magnitude[name]
             for name in expected
             if name in terms
         }
     tiny = float(np.finfo(np.float32).tiny)
     for name, value in given.parameters.items():
         allowed[name] = _update_error(
-            np.abs(value), magnitude[f"grad_{name}"], allowed[f"grad_{name}"], optimizer
+            np.abs(value, dtype=np.float64),
+            magnitude[f"grad_{name}"],
+            allowed[f"grad_{name}"],
+            optimizer,
         )
     return {name: values + (0.0 if is_exact else tiny) for name, values in allowed.items()}
 

@@ -132,7 +132,7 @@ def test_neighbours_in_an_arena_do_not_hide_a_step_into_them_and_arrays_may_coin
     )
     with pytest.raises(KernelFault, match=r"race of x/y .* \(two.cu:4\)$"):
         kernels["shift"].bind(launch, x=x, y=x, M=63)()
-    with pytest.raises(KernelFault, match=", far from every array$"):
+    with pytest.raises(KernelFault, match=r", far from every array$"):
         kernels["far_away"].bind(launch, y=x)()
 
 

@@ -29,7 +29,7 @@ def _network(loss: str = "softmax_cross_entropy") -> Network:
         _spec("maxpool2d", size=2, stride=1), _spec("flatten"),
         _spec("dense", out_features=9), _spec("sigmoid"), _spec("dense", out_features=3),
     ]  # fmt: skip
-    return Network((2, 13, 12), specs, LOSSES[loss]())
+    return Network((2, 13, 12), specs, LOSSES[loss].model_validate({"kind": loss}))
 
 
 def _data(count: int) -> tuple[Floats, Labels]:

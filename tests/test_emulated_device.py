@@ -22,7 +22,11 @@ SOURCES = {
     name: (FOLDER / name).read_text(encoding="utf-8")
     for name in ("features.cu", "features.cuh", "faults.cu")
 }
-SCALE = 'extern "C" __global__ void scale(float* y, float factor, int M) {\n    if (threadIdx.x < M) y[threadIdx.x] *= factor;\n}\n'
+SCALE = """
+extern "C" __global__ void scale(float* y, float factor, int M) {
+    if (threadIdx.x < M) y[threadIdx.x] *= factor;
+}
+"""
 ONE_WARP = Launch((1, 1, 1), (32, 1, 1))
 RNG = np.random.default_rng(20)
 
@@ -68,7 +72,10 @@ def test_a_kernel_sees_its_constants_and_leaves_what_lies_beyond_its_guard(
     y = device.empty((elements,))
     launch(device, "axpy", linear(elements), x=put(device, x), y=y, a=0.5, M=elements)
     np.testing.assert_allclose(
-        device.copy_out(y), 1.5 * x + np.arange(elements) % 4, rtol=1e-6, atol=1e-6
+        device.copy_out(y).astype(np.float32),
+        1.5 * x + np.arange(elements) % 4,
+        rtol=1e-6,
+        atol=1e-6,
     )
 
 
@@ -183,7 +190,9 @@ def test_functions_agree_with_numpy_and_pass_nan_on(device: EmulatedDevice) -> N
         ),
     ]
     # a few roundings of float32 apart: the C library's functions and NumPy's
-    np.testing.assert_allclose(device.copy_out(y), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        device.copy_out(y).astype(np.float32), expected, rtol=1e-6, atol=1e-6
+    )
 
 
 # ---- the protocol ----
@@ -275,13 +284,18 @@ def test_a_launch_that_a_gpu_refuses_is_refused_by_name(
 ) -> None:
     kernel = plain.compile("scale.cu")["scale"]
     with pytest.raises(
-        DeviceError, match="scale: launch refused: grid .* block .* smaller layer or batch_size"
+        DeviceError, match=r"scale: launch refused: grid .* block .* smaller layer or batch_size"
     ):
         kernel.bind(shape, y=plain.empty((8,)), factor=1.0, M=8)
 
 
 def test_more_static_shared_memory_than_a_block_has_is_refused() -> None:
-    source = 'extern "C" __global__ void greedy(float* y) { __shared__ float tile[12000], more[289]; y[0] = tile[0] + more[0]; }'
+    source = """
+extern "C" __global__ void greedy(float* y) {
+    __shared__ float tile[12000], more[289];
+    y[0] = tile[0] + more[0];
+}
+"""
     device = EmulatedDevice(sources={"greedy.cu": source})
     with pytest.raises(
         DeviceError, match=r"greedy .*shared memory exceeded of more .* 49156 bytes"
@@ -413,6 +427,19 @@ def test_a_compile_error_is_one_line_that_names_file_and_line() -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_kernel_whose_locals_overflow_a_fibers_stack_is_refused_when_compiled() -> None:
+    source = """
+extern "C" __global__ void hoard(float* y, int M) {
+    volatile float hoarded[5000];
+    for (int i = 0; i < 5000; ++i) hoarded[i] = y[i % M];
+    y[0] = hoarded[M];
+}
+"""
+    device = EmulatedDevice(sources={"hoard.cu": source})
+    with pytest.raises(DeviceError, match=r"hoard.cu: .*frame size of \d+ bytes is larger than 16384"):
+        device.compile("hoard.cu")
+
+
 def test_a_missing_constant_is_named_by_the_sources_own_error() -> None:
     device = EmulatedDevice(sources=SOURCES)
     with pytest.raises(DeviceError, match=r"features.cu:\d+: #error .*compile with -DSCALE"):
@@ -429,7 +456,13 @@ def test_a_missing_constant_is_named_by_the_sources_own_error() -> None:
     ],
 )
 def test_shared_declarations_are_understood_or_refused_never_guessed(declaration: str) -> None:
-    text = f'#define N 5\nextern "C" __global__ void kernel(int* y) {{\n    {declaration}\n    y[0] = sizeof(s);\n    y[1] = sizeof(t);\n}}\n'
+    text = f"""#define N 5
+extern "C" __global__ void kernel(int* y) {{
+    {declaration}
+    y[0] = sizeof(s);
+    y[1] = sizeof(t);
+}}
+"""
     device = EmulatedDevice(sources={"shared.cu": text})
     y = device.empty((2,), "int32")
     if "*t" in declaration:

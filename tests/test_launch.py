@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -92,7 +94,8 @@ def test_a_parameter_that_the_host_cannot_pack_is_refused_by_name(parameter: str
 
 
 def test_right_arguments_pass_also_as_numpy_scalars_and_some_of_them_when_partial() -> None:
-    check_arguments("scale", SCALE, {"x": X, "y": X, "M": np.int64(4), "factor": np.float32(2)})
+    scalars: dict[str, Any] = {"M": np.int64(4), "factor": np.float32(2)}
+    check_arguments("scale", SCALE, {"x": X, "y": X, **scalars})
     check_arguments("scale", SCALE, {"x": X, "y": X, "M": 4, "factor": 2})
     check_arguments("scale", SCALE, {"factor": 3.0}, partial=True)
 
@@ -112,11 +115,9 @@ def test_right_arguments_pass_also_as_numpy_scalars_and_some_of_them_when_partia
         ),
     ],
 )
-def test_wrong_arguments_raise_before_the_launch(
-    arguments: dict[str, object], message: str
-) -> None:
+def test_wrong_arguments_raise_before_the_launch(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=f"scale: {message}"):
-        check_arguments("scale", SCALE, arguments)  # type: ignore[arg-type]
+        check_arguments("scale", SCALE, arguments)
 
 
 def test_every_kernel_source_of_the_package_has_a_signature_that_parses() -> None:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from pcnn_bench.errors import ConfigError, DeviceError
-from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
+from pcnn_bench.layers import SPECS, LayerSpec
+from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_cuda.plan import Plan, Tensor
 
 OPTIMIZER = SgdSpec(learning_rate=0.1)
-LOSS = LOSSES["softmax_cross_entropy"]()
+LOSS = SoftmaxCrossEntropySpec()
 
 
 def _spec(kind: str, **arguments: object) -> LayerSpec:

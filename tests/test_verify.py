@@ -7,7 +7,10 @@ import pytest
 
 from pcnn_bench import engines
 from pcnn_bench.awkward import awkward_cases
-from pcnn_bench.layers import LOSSES, SPECS
+from pcnn_bench.layers import SPECS
+from pcnn_bench.layers.flatten import FlattenSpec
+from pcnn_bench.layers.relu import ReluSpec
+from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_bench.tolerances import UNIT_ROUNDOFF, summation_error
@@ -28,8 +31,8 @@ def _network() -> Network:
     conv = SPECS["conv2d"].model_validate({"kind": "conv2d", "out_channels": 3, "kernel": [3, 2]})
     pool = SPECS["maxpool2d"].model_validate({"kind": "maxpool2d", "size": 3, "stride": 2})
     dense = SPECS["dense"].model_validate({"kind": "dense", "out_features": 4})
-    specs = [conv, SPECS["relu"](), pool, SPECS["flatten"](), dense]
-    return Network((2, 9, 8), specs, LOSSES["softmax_cross_entropy"]())
+    specs = [conv, ReluSpec(), pool, FlattenSpec(), dense]
+    return Network((2, 9, 8), specs, SoftmaxCrossEntropySpec())
 
 
 def test_every_kernel_of_the_rung_is_right_on_awkward_shapes(device: EmulatedDevice) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import threading
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from math import prod
 from typing import Literal, cast
 
 import numpy as np
@@ -23,51 +22,19 @@ import numpy.typing as npt
 
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda.device import Argument, DeviceArray, Event, HostArray, check_arguments
-from pcnn_cuda.emulation.runtime import (
-    KINDS,
-    SEVERAL,
-    KernelLibrary,
-    LaunchRecord,
-    RawReport,
-    Region,
-    Runtime,
-)
-from pcnn_cuda.emulation.toolchain import source_lines
+from pcnn_cuda.emulation.machine import cpu_name, memory_bytes
+from pcnn_cuda.emulation.reports import Report, describe_reports
+from pcnn_cuda.emulation.runtime import KernelLibrary, LaunchRecord, Region, Runtime
 from pcnn_cuda.launch import Launch, Parameter, kernel_text, signatures
 
 _ALIGNMENT = 256
-_GAP_BYTES = (
-    1 << 16
-)  # between a checked launch's arrays; a step further than this is reported without a name
+_GAP_BYTES = 1 << 16  # between the arrays of a checked launch: most steps past one end there
 
 # The hardware's limits, all compute capabilities from 9.0 on.
 _MAX_BLOCK = (1024, 1024, 64)
 _MAX_BLOCK_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_DYNAMIC_SHARED_BYTES = 227 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One violation of CUDA's rules: what, where in the source, on which array, by which thread."""
-
-    kind: str
-    kernel: str
-    place: str
-    """``file:line``."""
-    other_place: str | None
-    """Of two accesses that race, the earlier one; of two barriers, the other one."""
-    array: str | None
-    """A kernel parameter or a ``__shared__`` variable; joined by ``/`` if parameters overlap."""
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
-    detail: str
-
-    def __str__(self) -> str:
-        who = f"thread {self.thread} of block {self.block}"
-        array = f" of {self.array}" if self.array else ""
-        other = f" ({self.other_place})" if self.other_place else ""
-        return f"{self.kernel} ({self.place}): {self.kind}{array} by {who}{self.detail}{other}"
 
 
 class KernelFault(DeviceError):  # noqa: N818 - the fault is the kernel's, not ours
@@ -147,7 +114,8 @@ class EmulatedLaunch:
                 )
 
     def _raise(self, count: int) -> None:
-        raise KernelFault(_describe(self._kernel, self._device.runtime.reports(count)))
+        raw = self._device.runtime.reports(count)
+        raise KernelFault(describe_reports(self.kernel_name, self._kernel.library.path, raw))
 
 
 class _CheckedLaunch(EmulatedLaunch):
@@ -294,22 +262,23 @@ class EmulatedDevice:
         Raises:
             DeviceMemoryError: the machine has no room.
         """
-        array = DeviceArray(0, shape, dtype)
+        byte_count = DeviceArray(0, shape, dtype).byte_count
         free, total = self.free_bytes()
         refusal = DeviceMemoryError(
-            f"the emulated device has no room for {array.byte_count} bytes: {free} free of {total}; use a smaller batch_size"
+            f"the emulated device has no room for {byte_count} bytes: {free} free of {total}; "
+            "use a smaller batch_size"
         )
         if (
-            array.byte_count > free
-        ):  # the OS might promise them all the same, and end the process later
+            byte_count > free
+        ):  # the system might promise them all the same, and end the process later
             raise refusal
         try:
-            buffer = np.full(max(1, array.byte_count) + _ALIGNMENT, 0xFF, np.uint8)
+            buffer = np.full(max(1, byte_count) + _ALIGNMENT, 0xFF, np.uint8)
         except MemoryError:
             raise refusal from None
         address = -(-buffer.ctypes.data // _ALIGNMENT) * _ALIGNMENT
         self._buffers[address] = buffer
-        self.allocated_bytes += array.byte_count
+        self.allocated_bytes += byte_count
         return DeviceArray(address, shape, dtype)
 
     def free(self, array: DeviceArray) -> None:
@@ -356,12 +325,12 @@ class EmulatedDevice:
 
     def free_bytes(self) -> tuple[int, int]:
         """(available, total) memory of this machine or of the control group that limits us."""
-        return _machine_memory()
+        return memory_bytes()
 
     def describe(self) -> dict[str, str | int | float | None]:
         """CPU, compiler and threads, under the names that every device uses."""
         return {
-            "name": f"emulated on {_cpu_name()}",
+            "name": f"emulated on {cpu_name()}",
             "uuid": None,
             "compute_capability": None,
             "driver": None,
@@ -414,20 +383,19 @@ class EmulatedDevice:
 
 def _check_limits(kernel: str, launch: Launch) -> None:
     """Raise the DeviceError that stands for a GPU's refusal of ``launch``."""
-    fits = (
-        all(1 <= extent <= limit for extent, limit in zip(launch.grid, _MAX_GRID, strict=True))
-        and all(
-            1 <= extent <= limit for extent, limit in zip(launch.block, _MAX_BLOCK, strict=True)
-        )
-        and launch.block[0] * launch.block[1] * launch.block[2] <= _MAX_BLOCK_THREADS
+    extents = zip((*launch.grid, *launch.block), (*_MAX_GRID, *_MAX_BLOCK), strict=True)
+    if (
+        all(1 <= extent <= limit for extent, limit in extents)
+        and prod(launch.block) <= _MAX_BLOCK_THREADS
         and 0 <= launch.shared_bytes <= _MAX_DYNAMIC_SHARED_BYTES
+    ):
+        return
+    raise DeviceError(
+        f"{kernel}: launch refused: grid {launch.grid}, block {launch.block}, "
+        f"{launch.shared_bytes} bytes of shared memory; a GPU takes grids up to {_MAX_GRID}, "
+        f"blocks up to {_MAX_BLOCK} and {_MAX_BLOCK_THREADS} threads, {_MAX_DYNAMIC_SHARED_BYTES} bytes; "
+        "use a smaller layer or batch_size"
     )
-    if not fits:
-        raise DeviceError(
-            f"{kernel}: launch refused: grid {launch.grid}, block {launch.block}, {launch.shared_bytes} bytes of shared memory; "
-            f"a GPU takes grids up to {_MAX_GRID}, blocks up to {_MAX_BLOCK} and {_MAX_BLOCK_THREADS} threads, "
-            f"{_MAX_DYNAMIC_SHARED_BYTES} bytes; use a smaller layer or batch_size"
-        )
 
 
 def _overlapping(arrays: Mapping[str, DeviceArray]) -> list[list[str]]:
@@ -442,89 +410,9 @@ def _overlapping(arrays: Mapping[str, DeviceArray]) -> list[list[str]]:
     return groups
 
 
-def _describe(kernel: EmulatedKernel, raw: Sequence[RawReport]) -> list[Report]:
-    """The runtime's reports in words, one for each kind, array and pair of source lines."""
-    offsets = [offset for one in raw for offset in (one.code, one.other_code) if offset]
-    lines = dict(zip(offsets, source_lines(kernel.library.path, offsets), strict=True))
-    reports: dict[tuple[object, ...], Report] = {}
-    for one in raw:
-        source = Path(one.file.decode()).name
-        place = lines[one.code] if one.code else f"{source}:{one.line}"
-        other_place = None
-        if one.other_code:
-            other_place = lines[one.other_code]
-        elif one.other_line:
-            other_place = f"{source}:{one.other_line}"
-        array = one.array.decode() if one.array else None
-        report = Report(
-            kind=KINDS[one.kind],
-            kernel=kernel.name,
-            place=place,
-            other_place=other_place,
-            array=array,
-            block=tuple(one.block),
-            thread=tuple(one.thread),
-            detail=_detail(one),
-        )
-        reports.setdefault((report.kind, array, frozenset((place, other_place))), report)
-    return list(reports.values())
-
-
-def _detail(raw: RawReport) -> str:
-    """What comes after the kind, the array and the thread."""
-    kind = KINDS[raw.kind]
-    function = raw.what.decode()
-    if kind == "race":
-        thread = "several threads" if raw.other_thread == SEVERAL else f"thread #{raw.other_thread}"
-        block = "several blocks" if raw.other_block == SEVERAL else f"block #{raw.other_block}"
-        return f" at byte {raw.offset}, against {thread} of {block}"
-    if kind == "divergent barrier":
-        return f": not every thread of the block reaches this {function}"
-    if kind == "different barriers":
-        return ": other threads wait at another barrier"
-    if kind == "lost lane":
-        return f": {function} waits for lanes of its mask that never come"
-    if kind == "shared memory exceeded":
-        return f": {raw.offset} bytes, or more than 64 variables; a block has 49152 bytes"
-    return f" at byte {raw.offset}" if raw.array else ", far from every array"
-
-
 def _bytes_at(address: int, byte_count: int) -> npt.NDArray[np.uint8]:
-    return np.frombuffer((ctypes.c_uint8 * byte_count).from_address(address), np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * byte_count).from_address(address))
 
 
 def _view(array: DeviceArray) -> HostArray:
     return _bytes_at(array.address, array.byte_count).view(array.dtype).reshape(array.shape)
-
-
-def _machine_memory() -> tuple[int, int]:
-    """(available, total) bytes: the machine's, or what a control group leaves of them."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    available, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        fields = dict(line.split(":", 1) for line in lines)
-        available = (
-            int(fields["MemAvailable"].split()[0]) * 1024
-        )  # with the caches that can be given up
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text(encoding="ascii"))  # "max" is no limit
-        statistics = dict(
-            line.split()
-            for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()
-        )
-        used = int((group / "memory.current").read_text(encoding="ascii")) - int(
-            statistics["inactive_file"]
-        )
-    except (OSError, ValueError, KeyError):
-        return available, total
-    return min(available, max(0, limit - used)), min(total, limit)
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

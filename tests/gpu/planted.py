@@ -1,4 +1,7 @@
-"""Launch one faulty kernel on the GPU: ``compute-sanitizer --tool memcheck python tests/gpu/planted.py out_of_bounds``."""
+"""Launch one faulty kernel on the GPU.
+
+``compute-sanitizer --tool memcheck python tests/gpu/planted.py out_of_bounds``
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,9 @@ def main(kind: str) -> None:
         kernel = drv.module_from_buffer(built.cubin).get_function(f"planted_{kind}")
         memory = drv.mem_alloc(4 * 64)
         kernel.prepare("P")
-        kernel.prepared_call((1, 1), (64, 1, 1), memory)
-        context.synchronize()
+        stream = drv.Stream()
+        kernel.prepared_async_call((1, 1, 1), (64, 1, 1), stream, int(memory))
+        stream.synchronize()
         memory.free()
     finally:
         context.pop()

@@ -11,10 +11,10 @@ from pcnn_cuda.emulation.toolchain import Compiler, build, emulation_text
 from pcnn_cuda.emulation.translate import source_files, translate
 
 _KERNEL_HEADERS = ("emulated_cuda.h", "runtime.h")
-_RUNTIME_FILES = ("runtime.cpp", "runtime.h", "checker.h")
+_RUNTIME_FILES = ("runtime.cpp", "runtime.h", "worker.h", "threads.h", "checker.h")
 _PRELUDE = ("-include", "emulated_cuda.h")
-# NaN and infinity keep their meaning; only errno and traps, which CUDA lacks, are given up. A frame must leave half of a
-# fiber's stack (32 KiB) to the functions that the kernel calls.
+# NaN and infinity keep their meaning; only errno and traps, which CUDA lacks, are given up.
+# A frame must leave half of a fiber's stack (32 KiB) to the functions that the kernel calls.
 _KERNEL_FLAGS = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     *("-w", "-Werror=frame-larger-than=16384"),
@@ -45,13 +45,13 @@ _Index = ctypes.c_uint32 * 3
 
 
 class Region(ctypes.Structure):
-    """An array that a launch may touch; ``Region`` of runtime.cpp."""
+    """An array that a launch may touch; ``Region`` of worker.h."""
 
     _fields_ = (("name", ctypes.c_char_p), ("first", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
 
 
 class LaunchRecord(ctypes.Structure):
-    """``Launch`` of runtime.cpp."""
+    """``Launch`` of worker.h."""
 
     _fields_ = (
         ("run", ctypes.c_void_p),
@@ -69,7 +69,7 @@ class LaunchRecord(ctypes.Structure):
 
 
 class RawReport(ctypes.Structure):
-    """``Report`` of runtime.cpp."""
+    """``Report`` of worker.h."""
 
     _fields_ = (
         ("kind", ctypes.c_uint32),

@@ -75,7 +75,7 @@ def build(
     flags: Sequence[str],
     link: Sequence[str] = (),
 ) -> tuple[Path, ctypes.CDLL]:
-    """Compile ``files[name]`` (which may include the others) to a shared library, or take it from the cache, and load it.
+    """Compile ``files[name]``, which may include the others, to a shared library or take it from the cache; load it.
 
     Safe to call from several threads and processes at once.
 
@@ -115,7 +115,7 @@ def build(
 
 
 def source_lines(library: Path, offsets: Sequence[int]) -> list[str]:
-    """For each code offset into ``library``, the ``file:line`` of the kernel (not of our headers) that it stems from."""
+    """For each code offset into ``library``, the ``file:line`` of a kernel, not of our headers, that it stems from."""
     if not offsets:
         return []
     command = [

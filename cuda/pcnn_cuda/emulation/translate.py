@@ -24,15 +24,21 @@ def source_files(source: str, read: Callable[[str], str]) -> dict[str, str]:
     """``source`` and every ``#include "..."`` that it reaches, name -> text.
 
     Raises:
-        OSError: ``read`` cannot find one of them.
+        FileNotFoundError: there is no ``source``; a missing include is left to the compiler.
     """
     files: dict[str, str] = {}
     waiting = [source]
     while waiting:
         name = waiting.pop()
-        if name not in files:
+        if name in files:
+            continue
+        try:
             files[name] = read(name)
-            waiting += _INCLUDE.findall(files[name])
+        except FileNotFoundError:
+            if name == source:
+                raise
+            continue  # the compiler says where it is included
+        waiting += _INCLUDE.findall(files[name])
     return files
 
 

@@ -14,7 +14,7 @@
 
 namespace emulation {
 
-// ---- what emulated_device.py sees through ctypes ----
+// ---- what runtime.py sees through ctypes ----
 
 struct Region {  // an array that the launch may touch
     const char* name;
@@ -50,7 +50,7 @@ struct Report {
 // ---- fibers ----
 
 constexpr unsigned MAX_THREADS = 1024, WARP = 32, WARPS = MAX_THREADS / WARP;
-constexpr size_t STACK_BYTES = 32 << 10;  // toolchain.py refuses frames over half of it; larger stacks cost cache misses
+constexpr size_t STACK_BYTES = 32 << 10;  // runtime.py refuses frames over half of it; larger stacks cost cache misses
 constexpr size_t STATIC_SHARED_BYTES = 48 << 10, DYNAMIC_SHARED_BYTES = 227 << 10, MAX_SHARED_VARIABLES = 64;
 #ifdef EMULATION_CHECKER
 constexpr size_t GAP = 64;  // between shared variables, so that a step past one does not land in the next
