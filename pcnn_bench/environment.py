@@ -86,13 +86,16 @@ def collect(
 
 
 def commit() -> str | None:
-    """The short commit of the package's own checkout; None where it does not run from one."""
-    return _git("rev-parse", "--short", "HEAD") or None
+    """The short commit of the package's own checkout, else what ``PCNN_BENCH_COMMIT`` says; else None.
+
+    The variable is for copies without a history, as in a container.
+    """
+    return _git("rev-parse", "--short", "HEAD") or os.environ.get("PCNN_BENCH_COMMIT") or None
 
 
 def is_modified() -> bool | None:
     """Whether that checkout holds changes that are not committed; None where there is none."""
-    changes = _git("status", "--porcelain")
+    changes = _git("status", "--porcelain") if _git("rev-parse", "HEAD") else None
     return None if changes is None else bool(changes)
 
 

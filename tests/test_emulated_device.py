@@ -298,7 +298,7 @@ extern "C" __global__ void greedy(float* y) {
 """
     device = EmulatedDevice(sources={"greedy.cu": source})
     with pytest.raises(
-        DeviceError, match=r"greedy .*shared memory exceeded of more .* 49156 bytes"
+        DeviceError, match=r"greedy \(greedy.cu:3\): shared memory exceeded of more .* 49156 bytes"
     ):
         device.compile("greedy.cu")["greedy"].bind(ONE_WARP, y=device.empty((1,)))()
 
@@ -436,7 +436,9 @@ extern "C" __global__ void hoard(float* y, int M) {
 }
 """
     device = EmulatedDevice(sources={"hoard.cu": source})
-    with pytest.raises(DeviceError, match=r"hoard.cu: .*frame size of \d+ bytes is larger than 16384"):
+    with pytest.raises(
+        DeviceError, match=r"hoard.cu: .*frame size of \d+ bytes is larger than 16384"
+    ):
         device.compile("hoard.cu")
 
 

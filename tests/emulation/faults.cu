@@ -1,4 +1,4 @@
-// faults.cu - ten kernels, each breaking one rule of CUDA, and one that breaks none; tests/test_checker.py says which and where
+// faults.cu - ten kernels, each breaking one rule of CUDA, and one that breaks none; see tests/test_checker.py
 //
 // Launch     2 blocks of 64 threads; 256 bytes of dynamic shared memory
 // Shapes     y (128)

@@ -32,7 +32,9 @@ extern "C" __global__ void sum_rows(const float* __restrict__ x, float* __restri
 }
 
 // the total of x (M) by the block that finishes last
-extern "C" __global__ void sum_in_last_block(const float* __restrict__ x, float* partial, int* finished, float* y, int M) {
+extern "C" __global__ void sum_in_last_block(
+    const float* __restrict__ x, float* partial, int* finished, float* y, int M)
+{
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     const float sum = block_sum(i < M ? x[i] : 0.0f);
     if (threadIdx.x > 0) return;
@@ -57,7 +59,9 @@ extern "C" __global__ void histogram(const unsigned char* __restrict__ x, int* c
     extern __shared__ int block_counts[];
     for (int i = threadIdx.x; i < 256; i += blockDim.x) block_counts[i] = 0;
     __syncthreads();  // all zero
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < M; i += gridDim.x * blockDim.x) atomicAdd(&block_counts[x[i]], 1);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < M; i += gridDim.x * blockDim.x) {
+        atomicAdd(&block_counts[x[i]], 1);
+    }
     __syncthreads();  // all counted
     for (int i = threadIdx.x; i < 256; i += blockDim.x) atomicAdd(&counts[i], block_counts[i]);
 }

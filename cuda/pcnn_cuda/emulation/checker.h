@@ -1,8 +1,8 @@
 // checker.h - bounds, races and initialisation of every memory access of an emulated kernel; part of runtime.cpp
 //
 // g++ -fsanitize=thread puts a call before each access. Those calls are answered here, with CUDA's rules of what is
-// ordered, and not by libtsan, whose idea of a thread is the operating system's. Each 4-byte cell of memory remembers its
-// last write and its last read. Two accesses to a byte, one of them a write and not both atomic, must be ordered by
+// ordered, and not by libtsan, whose idea of a thread is the operating system's. Each 4-byte cell of memory remembers
+// its last write and its last read. Two accesses to a byte, one of them a write and not both atomic, must be ordered by
 //   the same thread; a block barrier; for one warp, a warp barrier, shuffle or vote;
 //   for two blocks, fence + atomic in the earlier one and an atomic in the later one (as in a last-block reduction).
 // One OS thread runs the whole launch, so nothing here needs a lock.
@@ -199,7 +199,8 @@ private:
             found.other_code = other->code;
         }
         for (const Report& old : reports) {  // one for each pair of places will do
-            if (old.kind == kind && old.array == area.name && old.code == found.code && old.other_code == found.other_code) return;
+            const bool same_place = old.code == found.code && old.other_code == found.other_code;
+            if (old.kind == kind && old.array == area.name && same_place) return;
         }
         add(found);
     }
@@ -217,8 +218,10 @@ void emulation_atomic_access(const void* address, unsigned bytes, const void* pc
     checker.touch(static_cast<const char*>(address), bytes, true, true, pc);
 }
 
-#define EMULATION_ACCESS(NAME, BYTES, WRITE) \
-    void __tsan_##NAME(const char* address) { checker.touch(address, BYTES, WRITE, false, __builtin_return_address(0)); }
+#define EMULATION_ACCESS(NAME, BYTES, WRITE)                                             \
+    void __tsan_##NAME(const char* address) {                                            \
+        checker.touch(address, BYTES, WRITE, false, __builtin_return_address(0));        \
+    }
 #define EMULATION_ACCESSES(BYTES)                            \
     EMULATION_ACCESS(read##BYTES, BYTES, false)              \
     EMULATION_ACCESS(write##BYTES, BYTES, true)              \

@@ -1,4 +1,4 @@
-// emulated_cuda.h - the part of CUDA C++ that our kernels use, for a host compiler; included before every translated .cu
+// emulated_cuda.h - the CUDA C++ that our kernels use, for a host compiler; included before every translated .cu
 //
 // translate.py rewrites the two forms of __shared__ declaration; everything else is defined here.
 // Includes next to nothing: parsing <cmath> and <utility> would take longer than compiling most kernels.
@@ -36,13 +36,18 @@ EMULATION_VECTOR(unsigned char, uchar)
 
 // ---- running ----
 
+// As last parameters: the caller's place.
+#define EMULATION_HERE int line = __builtin_LINE(), const char *file = __builtin_FILE()
+#define EMULATION_PLACE emulation::Place{__func__, file, line}
+
 namespace emulation {
 
 template <class T>
 struct Shared : SharedVariable {
     constexpr explicit Shared(const char* name) : SharedVariable{name, sizeof(T), 0, 0} {}
-    T& get() {
-        if (__builtin_expect(__atomic_load_n(&launch, __ATOMIC_ACQUIRE) != state.launch, 0)) emulation_place_shared(this);
+    T& get(EMULATION_HERE) {
+        const bool is_placed = __atomic_load_n(&launch, __ATOMIC_ACQUIRE) == state.launch;
+        if (__builtin_expect(!is_placed, 0)) emulation_place_shared(this, EMULATION_PLACE);
         return *reinterpret_cast<T*>(state.static_shared + offset);
     }
 };
@@ -87,9 +92,6 @@ const void* const emulation_image[2] = {&__ehdr_start, &_end};
 
 // ---- barriers, shuffles, votes ----
 
-#define EMULATION_HERE int line = __builtin_LINE(), const char *file = __builtin_FILE()
-#define EMULATION_PLACE emulation::Place{__func__, file, line}
-
 namespace emulation {
 
 inline unsigned lane() {
@@ -110,7 +112,9 @@ inline T shuffle(unsigned mask, T value, unsigned source, Place place) {
 }  // namespace emulation
 
 inline void __syncthreads(EMULATION_HERE) { emulation::emulation_sync_block(EMULATION_PLACE); }
-inline void __syncwarp(unsigned mask = ~0u, EMULATION_HERE) { emulation::emulation_ballot(mask, false, EMULATION_PLACE); }
+inline void __syncwarp(unsigned mask = ~0u, EMULATION_HERE) {
+    emulation::emulation_ballot(mask, false, EMULATION_PLACE);
+}
 inline unsigned __ballot_sync(unsigned mask, bool predicate, EMULATION_HERE) {
     return emulation::emulation_ballot(mask, predicate, EMULATION_PLACE);
 }
@@ -177,9 +181,13 @@ EMULATION_ATOMIC T atomicAdd(T* address, emulation::same<T> value) { EMULATION_R
 template <class T>
 EMULATION_ATOMIC T atomicSub(T* address, emulation::same<T> value) { EMULATION_READ_MODIFY_WRITE(old - value) }
 template <class T>
-EMULATION_ATOMIC T atomicMax(T* address, emulation::same<T> value) { EMULATION_READ_MODIFY_WRITE(old < value ? value : old) }
+EMULATION_ATOMIC T atomicMax(T* address, emulation::same<T> value) {
+    EMULATION_READ_MODIFY_WRITE(old < value ? value : old)
+}
 template <class T>
-EMULATION_ATOMIC T atomicMin(T* address, emulation::same<T> value) { EMULATION_READ_MODIFY_WRITE(value < old ? value : old) }
+EMULATION_ATOMIC T atomicMin(T* address, emulation::same<T> value) {
+    EMULATION_READ_MODIFY_WRITE(value < old ? value : old)
+}
 template <class T>
 EMULATION_ATOMIC T atomicExch(T* address, emulation::same<T> value) { EMULATION_READ_MODIFY_WRITE(value) }
 template <class T>
@@ -190,7 +198,8 @@ EMULATION_ATOMIC T atomicCAS(T* address, emulation::same<T> expected, emulation:
 // ---- arithmetic ----
 
 extern "C" {
-float ceilf(float) noexcept, floorf(float) noexcept, roundf(float) noexcept, truncf(float) noexcept, rintf(float) noexcept;
+float ceilf(float) noexcept, floorf(float) noexcept, rintf(float) noexcept;
+float roundf(float) noexcept, truncf(float) noexcept;
 float fabsf(float) noexcept, sqrtf(float) noexcept, fmodf(float, float) noexcept, copysignf(float, float) noexcept;
 float fmaf(float, float, float) noexcept, fminf(float, float) noexcept, fmaxf(float, float) noexcept;
 float expf(float) noexcept, exp2f(float) noexcept, expm1f(float) noexcept, powf(float, float) noexcept;

@@ -30,8 +30,9 @@ static void run_block(Worker& w, uint64_t number) {
         w.random = (uint64_t{launch.seed} << 32 | number) + 1;
         for (unsigned i = w.threads; i > 1; --i) std::swap(w.order[i - 1], w.order[next_random(w, i)]);
     }
-    state.block = {static_cast<unsigned>(number % launch.grid[0]), static_cast<unsigned>(number / launch.grid[0] % launch.grid[1]),
-                   static_cast<unsigned>(number / launch.grid[0] / launch.grid[1])};
+    const uint64_t row = number / launch.grid[0];
+    state.block = {static_cast<unsigned>(number % launch.grid[0]), static_cast<unsigned>(row % launch.grid[1]),
+                   static_cast<unsigned>(row / launch.grid[1])};
     state.straight = !launch.seed;
     w.block_number = static_cast<uint32_t>(number);
     w.fiber_count = w.started = w.finished = w.arrived = 0;

@@ -44,7 +44,7 @@ bool emulation_next_thread();
 void emulation_sync_block(Place place);
 uint64_t emulation_exchange(unsigned mask, uint64_t value, unsigned source_lane, Place place);
 unsigned emulation_ballot(unsigned mask, bool predicate, Place place);
-void emulation_place_shared(SharedVariable* variable);
+void emulation_place_shared(SharedVariable* variable, Place place);
 void emulation_fence();                                                          // checker only
 void emulation_atomic_access(const void* address, unsigned bytes, const void* pc);  // checker only
 }

@@ -13,19 +13,19 @@ from pcnn_cuda.emulation.translate import source_files, translate
 _KERNEL_HEADERS = ("emulated_cuda.h", "runtime.h")
 _RUNTIME_FILES = ("runtime.cpp", "runtime.h", "worker.h", "threads.h", "checker.h")
 _PRELUDE = ("-include", "emulated_cuda.h")
+# Leaves half of a fiber's stack (32 KiB) to the functions that the kernel calls.
+_FRAME_LIMIT = "-Werror=frame-larger-than=16384"
 # NaN and infinity keep their meaning; only errno and traps, which CUDA lacks, are given up.
-# A frame must leave half of a fiber's stack (32 KiB) to the functions that the kernel calls.
 _KERNEL_FLAGS = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
-    *("-w", "-Werror=frame-larger-than=16384"),
+    _FRAME_LIMIT,
 )
 _CHECKED_FLAGS = (
     "-O1",
     "-g",
     "-fsanitize=thread",
     "-DEMULATION_CHECKER",
-    "-w",
-    "-Werror=frame-larger-than=16384",
+    _FRAME_LIMIT,
 )
 
 KINDS = (

@@ -1,8 +1,8 @@
 // threads.h - the threads of a block: which runs next, and where they wait for each other; part of runtime.cpp
 //
-// A block starts on one stack and its threads run there one after another; only a thread that waits keeps its stack, and
-// the next thread continues on a fresh one. A kernel without barriers therefore never switches. Fibers switch only at
-// barriers, shuffles and votes, so a thread that spins on memory for another one hangs.
+// A block starts on one stack and its threads run there one after another; only a thread that waits keeps its stack,
+// and the next thread continues on a fresh one. A kernel without barriers therefore never switches. Fibers switch only
+// at barriers, shuffles and votes, so a thread that spins on memory for another one hangs.
 
 #pragma once
 
@@ -75,7 +75,7 @@ static Fiber* find_runnable(Worker& w) {
     fail(report);
 }
 
-// Leave the current fiber for whoever can run.
+// Leave the current fiber, which waits or has no thread, for one that can run.
 static void switch_away(Worker& w) {
     Fiber* self = w.current;
     Fiber* next = nullptr;
@@ -90,7 +90,7 @@ static void switch_away(Worker& w) {
         state.thread = next->thread;
         next->generation = nullptr;
     }
-    if (next != self) emulation_switch(&self->stack_pointer, next->stack_pointer);
+    emulation_switch(&self->stack_pointer, next->stack_pointer);
 }
 
 static void wait(Worker& w, const unsigned* generation, Place place) {
@@ -224,13 +224,13 @@ static std::mutex shared_mutex;
 static size_t shared_used;
 static unsigned shared_count;
 
-extern "C" void emulation_place_shared(SharedVariable* variable) {
+extern "C" void emulation_place_shared(SharedVariable* variable, Place place) {
     std::unique_lock<std::mutex> lock(shared_mutex);
     if (variable->launch == state.launch) return;
     const size_t first = (shared_used + 15) & ~size_t{15};
     if (first + variable->bytes > STATIC_SHARED_BYTES || ++shared_count > MAX_SHARED_VARIABLES) {
         lock.unlock();  // fail does not unwind
-        Report report = describe(SHARED_TOO_LARGE, state.thread, {"__shared__", "", 0});
+        Report report = describe(SHARED_TOO_LARGE, state.thread, place);
         report.array = variable->name;
         report.offset = static_cast<int64_t>(first + variable->bytes);
         fail(report);

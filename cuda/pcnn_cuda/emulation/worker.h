@@ -32,8 +32,16 @@ struct Launch {
     uint32_t shared_bytes, os_threads, seed;
 };
 
-enum Kind : uint32_t { RACE, OUT_OF_BOUNDS_READ, OUT_OF_BOUNDS_WRITE, UNINITIALISED_READ, DIVERGENT_BARRIER, MIXED_BARRIERS,
-                       LOST_LANE, SHARED_TOO_LARGE };
+enum Kind : uint32_t {  // in the order of KINDS
+    RACE,
+    OUT_OF_BOUNDS_READ,
+    OUT_OF_BOUNDS_WRITE,
+    UNINITIALISED_READ,
+    DIVERGENT_BARRIER,
+    MIXED_BARRIERS,
+    LOST_LANE,
+    SHARED_TOO_LARGE,
+};
 
 constexpr uint32_t NOBODY = ~0u, SEVERAL = ~0u - 1;
 
@@ -62,7 +70,7 @@ constexpr size_t STATIC_ARENA_BYTES = STATIC_SHARED_BYTES + MAX_SHARED_VARIABLES
 struct Fiber {
     void* stack_pointer;
     uint3 thread;
-    unsigned index;             // of the thread, linear in its block
+    unsigned index;              // of the thread, linear in its block
     const unsigned* generation;  // of the barrier or rendezvous it waits for, else null
     unsigned seen;
     Place place;
