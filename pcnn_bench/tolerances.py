@@ -1,15 +1,21 @@
-"""How far a float32 result may lie from the float64 one: bounds derived from the arithmetic, never tuned."""
+"""How far a float32 result may lie from the float64 one: bounds derived from the arithmetic, never tuned.
+
+The layers of a stage are walked forward, then backward, with the float64 values and a bound on the float32 error of
+each. A layer adds the error of its own arithmetic and passes on what it was given: a linear layer carries errors as
+it carries magnitudes, a derivative scales them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, prod, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
 from pcnn_bench.engine import Engine, Probe
+from pcnn_bench.layers import LossSpec
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.layers.pooling import PoolingSpec
 from pcnn_bench.network import Layer
@@ -20,12 +26,20 @@ Doubles = npt.NDArray[np.float64]
 UNIT_ROUNDOFF = 2.0**-24
 """Half the spacing of float32 at 1: the relative error of one rounded operation."""
 LIKELY = 6.0
-"""How many standard deviations of the random-walk model a sum may err; beyond, fewer than 1e-8 of all sums."""
+"""Standard deviations that a sum may err in the random-walk model; beyond lie fewer than 1e-8 of all sums."""
 FUNCTION_ULPS = 4.0
 """Relative error of tanhf, expf, logf in units of UNIT_ROUNDOFF: 2 ulp, as the CUDA C++ Programming Guide lists."""
 
-EXACT_KINDS = frozenset({"conv2d", "dense", "maxpool2d", "relu"})
+EXACT_KINDS = frozenset({"conv2d", "dense", "maxpool2d", "relu", "flatten"})
 """Kinds that compute without rounding on small integers, so that equality can be demanded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """The float64 value of a quantity, and how far a float32 result may lie from it, element by element."""
+
+    value: Doubles
+    error: Doubles
 
 
 def summation_error(terms: int) -> float:
@@ -38,55 +52,197 @@ def summation_error(terms: int) -> float:
     return UNIT_ROUNDOFF * min(terms + 1, LIKELY * sqrt(terms + 1)) if terms else 0.0
 
 
-def allowed_errors(
+def expect(
     reference: Engine,
-    layer: Layer,
+    layers: Sequence[Layer],
     given: Probe,
-    expected: Mapping[str, Doubles],
     optimizer: OptimizerSpec,
     *,
     is_exact: bool = False,
-) -> dict[str, Doubles]:
-    """The allowed absolute error of every element of every quantity in ``expected``.
+) -> dict[str, Bounded]:
+    """Value and bound of everything that a stage of these layers computes from ``given``.
 
-    ``reference`` is the float64 engine; it is run once more, on magnitudes, to learn what the sums are made of.
-    With ``is_exact`` (small integers given) an exact kind must be right to the last bit.
+    ``reference`` is a float64 engine with one stage a layer. ``is_exact`` says that small integers are given; if no
+    layer of the stage rounds those, the result must be right to the last bit. Parameters are named as in
+    ``Engine.probe``.
     """
-    magnitude = {
-        name: np.abs(values, dtype=np.float64)
-        for name, values in reference.probe(layer.name, _magnitudes(layer, given)).items()
-    }
-    if is_exact and layer.kind in EXACT_KINDS:
-        allowed = {name: np.zeros_like(values) for name, values in expected.items()}
-    elif layer.kind in _BY_FUNCTION:
-        allowed = _BY_FUNCTION[layer.kind](given, expected)
-    else:
-        terms = _terms(layer, len(given.x))
-        allowed = {
-            name: summation_error(terms[name]) * magnitude[name]
-            for name in expected
-            if name in terms
-        }
-    tiny = float(np.finfo(np.float32).tiny)
+    is_exact = is_exact and all(layer.kind in EXACT_KINDS for layer in layers)
+    chain = _Chain(reference, layers, given, is_exact)
+    found = {"losses" if chain.is_loss else "y": chain.forward()}
+    for name, quantity in chain.backward().items():
+        found[name] = quantity
     for name, value in given.parameters.items():
-        allowed[name] = _update_error(
-            np.abs(value, dtype=np.float64),
-            magnitude[f"grad_{name}"],
-            allowed[f"grad_{name}"],
-            optimizer,
+        if f"grad_{name}" in found:
+            found[name] = _updated(value, found[f"grad_{name}"], optimizer)
+    tiny = float(np.finfo(np.float32).tiny)  # results that small may be flushed to zero
+    return {
+        name: Bounded(each.value, each.error + (0.0 if is_exact else tiny))
+        for name, each in found.items()
+    }
+
+
+class _Chain:
+    """The layers of one stage, walked with values and errors."""
+
+    def __init__(
+        self, reference: Engine, layers: Sequence[Layer], given: Probe, is_exact: bool
+    ) -> None:
+        self._reference = reference
+        self._layers = layers
+        self._given = given
+        self._is_exact = is_exact
+        self._several = sum(bool(layer.parameters) for layer in layers) > 1
+        self._inputs: list[Bounded] = []
+        self._outputs: list[Bounded] = []
+        self.is_loss = isinstance(layers[-1].spec, LossSpec)
+
+    def forward(self) -> Bounded:
+        """The stage's y, or its losses."""
+        x = np.asarray(self._given.x, np.float64)
+        current = Bounded(x, np.zeros_like(x))
+        for layer in self._layers:
+            self._inputs.append(current)
+            current = self._forward(layer, current)
+            self._outputs.append(current)
+        return current
+
+    def backward(self) -> dict[str, Bounded]:
+        """grad_x of the stage, and the gradient of every parameter, where the layers need them."""
+        found: dict[str, Bounded] = {}
+        grad: Bounded | None = None
+        if self._given.grad_y is not None:
+            value = np.asarray(self._given.grad_y, np.float64)
+            grad = Bounded(value, np.zeros_like(value))
+        for index in reversed(range(len(self._layers))):
+            layer = self._layers[index]
+            if not layer.needs_backward:
+                return found
+            gradients = self._backward(layer, self._inputs[index], self._outputs[index], grad)
+            grad = gradients.pop("grad_x", None)
+            for name, quantity in gradients.items():
+                parameter = name.removeprefix("grad_")
+                found[f"grad_{self._named(layer, parameter)}"] = quantity
+        if grad is not None:
+            found["grad_x"] = grad
+        return found
+
+    def _named(self, layer: Layer, parameter: str) -> str:
+        return f"{layer.name}.{parameter}" if self._several else parameter
+
+    def _parameters(self, layer: Layer) -> dict[str, Doubles]:
+        return {
+            name: np.asarray(self._given.parameters[self._named(layer, name)], np.float64)
+            for name in layer.parameters
+        }
+
+    def _probe(
+        self, layer: Layer, x: Doubles, grad_y: Doubles | None, *, on_magnitudes: bool = False
+    ) -> dict[str, Doubles]:
+        """The reference on this input; ``on_magnitudes`` takes the parameters' absolute values."""
+        parameters = self._parameters(layer)
+        if on_magnitudes:
+            parameters = {name: np.abs(value) for name, value in parameters.items()}
+        given = Probe(x, grad_y, self._given.labels, parameters)  # type: ignore[arg-type]
+        found = self._reference.probe(layer.name, given)
+        return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+    def _rounding(self, layer: Layer, quantity: str, magnitude: Doubles) -> Doubles:
+        """The error of a sum whose terms' magnitudes add up to ``magnitude``."""
+        if self._is_exact:
+            return np.zeros_like(magnitude)
+        return summation_error(_terms(layer, len(self._given.x))[quantity]) * magnitude
+
+    def _forward(self, layer: Layer, x: Bounded) -> Bounded:
+        """y of one layer."""
+        kind = layer.kind
+        y = self._probe(layer, x.value, None)["losses" if kind in _LOSSES else "y"]
+        if kind in _LOSSES:
+            return Bounded(y, _LOSSES[kind](x.value, y)["losses"])
+        if kind in _LINEAR:
+            terms = self._probe(layer, np.abs(x.value), None, on_magnitudes=True)["y"]
+            without_x = self._probe(layer, np.zeros_like(x.value), None, on_magnitudes=True)["y"]
+            carried = self._probe(layer, x.error, None, on_magnitudes=True)["y"] - without_x
+            return Bounded(y, self._rounding(layer, "y", terms) + carried)
+        if kind == "maxpool2d":
+            return Bounded(y, self._probe(layer, x.error, None)["y"])
+        local = _FUNCTION_ERRORS[kind] * UNIT_ROUNDOFF * np.abs(y)
+        steepest = 0.25 if kind == "sigmoid" else 1.0
+        return Bounded(y, local + steepest * x.error.reshape(y.shape))
+
+    def _backward(
+        self, layer: Layer, x: Bounded, y: Bounded, grad: Bounded | None
+    ) -> dict[str, Bounded]:
+        """grad_x and the parameters' gradients of one layer."""
+        kind = layer.kind
+        value = self._probe(layer, x.value, None if grad is None else grad.value)
+        if kind in _LOSSES:
+            return {"grad_x": Bounded(value["grad_x"], _LOSSES[kind](x.value, y.value)["grad_x"])}
+        assert grad is not None
+        if kind in _DERIVATIVES:
+            slope, change, roundings = _DERIVATIVES[kind](y.value)
+            error = (
+                slope * grad.error
+                + change * np.abs(grad.value) * y.error
+                + roundings * UNIT_ROUNDOFF * np.abs(grad.value)
+            )
+            return {"grad_x": Bounded(value["grad_x"], error)}
+        if kind == "flatten":
+            return {"grad_x": Bounded(value["grad_x"], grad.error.reshape(x.value.shape))}
+        return self._backward_sums(layer, x, grad, value)
+
+    def _backward_sums(
+        self, layer: Layer, x: Bounded, grad: Bounded, value: Mapping[str, Doubles]
+    ) -> dict[str, Bounded]:
+        """Layers whose gradients are sums: each errs by rounding, and by the errors of both factors."""
+        is_linear = layer.kind in _LINEAR
+        terms = np.abs(x.value) if is_linear else x.value  # a maximum must stay where it is
+        magnitude = self._probe(layer, terms, np.abs(grad.value), on_magnitudes=True)
+        by_grad = self._probe(layer, terms, grad.error, on_magnitudes=True)
+        by_x = (
+            self._probe(layer, x.error, np.abs(grad.value) + grad.error, on_magnitudes=True)
+            if is_linear
+            else {}
         )
-    return {name: values + (0.0 if is_exact else tiny) for name, values in allowed.items()}
+        found: dict[str, Bounded] = {}
+        for name in ("grad_x", *(f"grad_{parameter}" for parameter in layer.parameters)):
+            if name in value:
+                error = self._rounding(layer, name, magnitude[name]) + by_grad[name]
+                if name == "grad_weight":  # the only one that x is a factor of
+                    error = error + by_x[name]
+                found[name] = Bounded(value[name], error)
+        return found
 
 
-def _magnitudes(layer: Layer, given: Probe) -> Probe:
-    """The same sums with every term positive; a layer that is not linear keeps its own x."""
-    is_linear = layer.kind in ("conv2d", "dense", "avgpool2d")
-    return replace(
-        given,
-        x=np.abs(given.x) if is_linear else given.x,
-        grad_y=None if given.grad_y is None else np.abs(given.grad_y),
-        parameters={name: np.abs(value) for name, value in given.parameters.items()},
-    )
+_LINEAR = frozenset({"conv2d", "dense", "avgpool2d"})
+_FUNCTION_ERRORS = {
+    "relu": 0.0,
+    "flatten": 0.0,
+    "tanh": FUNCTION_ULPS,
+    "sigmoid": FUNCTION_ULPS + 2,  # an addition and a division follow the exponential
+}
+"""Error of y relative to y, in units of UNIT_ROUNDOFF."""
+
+
+def _relu_derivative(y: Doubles) -> tuple[Doubles, float, float]:
+    return (y > 0).astype(np.float64), 0.0, 0.0
+
+
+def _tanh_derivative(y: Doubles) -> tuple[Doubles, Doubles, float]:
+    """1 - y*y rounds twice, the product with grad_y once."""
+    return 1 - y * y, 2 * np.abs(y), 3.0
+
+
+def _sigmoid_derivative(y: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+    """grad_y * y * (1 - y) rounds three times."""
+    return y * (1 - y), np.abs(1 - 2 * y), 3 * y
+
+
+_DERIVATIVES: dict[str, Callable[[Doubles], tuple[Doubles, Doubles | float, Doubles | float]]] = {
+    "relu": _relu_derivative,
+    "tanh": _tanh_derivative,
+    "sigmoid": _sigmoid_derivative,
+}
+"""From y: the derivative, how it changes with y, and its roundings relative to grad_y."""
 
 
 def _terms(layer: Layer, n: int) -> dict[str, int]:
@@ -95,78 +251,59 @@ def _terms(layer: Layer, n: int) -> dict[str, int]:
     if isinstance(spec, Conv2dSpec):
         k, p, q = layer.y_shape
         touching = prod(ceil(r / s) for r, s in zip(spec.kernel, spec.stride, strict=True))
-        pixels = n * p * q
         return {
             "y": layer.x_shape[0] * prod(spec.kernel) + 1,
             "grad_x": k * touching,
-            "grad_weight": pixels,
-            "grad_bias": pixels,
+            "grad_weight": n * p * q,
+            "grad_bias": n * p * q,
         }
     if isinstance(spec, PoolingSpec):
         touching = prod(ceil(r / s) for r, s in zip(spec.size, spec.stride, strict=True))
-        is_sum = layer.kind == "avgpool2d"
-        # one more rounding for the division; a maximum is a copy, and rounds nothing
-        return {"y": prod(spec.size) + 1 if is_sum else 0, "grad_x": touching + is_sum}
-    if layer.kind == "dense":
-        features, units = layer.x_shape[0], layer.y_shape[0]
-        return {"y": features + 1, "grad_x": units, "grad_weight": n, "grad_bias": n}
-    return {"y": 0, "grad_x": 0}
+        is_mean = layer.kind == "avgpool2d"
+        # one rounding more for the division of a mean; a maximum is a copy, and rounds nothing
+        return {"y": prod(spec.size) + 1 if is_mean else 0, "grad_x": touching + is_mean}
+    features, units = layer.x_shape[0], layer.y_shape[0]
+    return {"y": features + 1, "grad_x": units, "grad_weight": n, "grad_bias": n}
 
 
-def _tanh(given: Probe, expected: Mapping[str, Doubles]) -> dict[str, Doubles]:
-    """y errs by a function value; 1 - y*y doubles y's error and rounds three times more."""
-    errors = {"y": FUNCTION_ULPS * np.abs(expected["y"])}
-    if given.grad_y is not None:
-        errors["grad_x"] = (2 * FUNCTION_ULPS + 3) * np.abs(given.grad_y)
-    return {name: UNIT_ROUNDOFF * value for name, value in errors.items()}
-
-
-def _sigmoid(given: Probe, expected: Mapping[str, Doubles]) -> dict[str, Doubles]:
-    """y: exp, an addition and a division; grad_x: three roundings, and y's own error where y is nearly 1."""
-    relative = FUNCTION_ULPS + 2
-    y = np.abs(expected["y"])
-    errors = {"y": relative * y}
-    if given.grad_y is not None:
-        errors["grad_x"] = (2 * relative + 3) * np.abs(given.grad_y) * y
-    return {name: UNIT_ROUNDOFF * value for name, value in errors.items()}
-
-
-def _softmax_cross_entropy(given: Probe, expected: Mapping[str, Doubles]) -> dict[str, Doubles]:
+def _softmax_cross_entropy(x: Doubles, losses: Doubles) -> dict[str, Doubles]:
     """exp(x - m) errs by its argument's rounding and its own; then the sum over K, the logarithm, two additions."""
-    x = np.asarray(given.x, np.float64)
     n, classes = x.shape
     reach = x.max(axis=1) - x.min(axis=1)
     relative = FUNCTION_ULPS + reach + classes
-    errors = {
-        "losses": relative + FUNCTION_ULPS * np.abs(expected["losses"]) + 3 * reach,
-        "grad_x": np.broadcast_to((2 * relative[:, None] + 4) / n, x.shape),
-    }
-    return {name: UNIT_ROUNDOFF * value for name, value in errors.items()}
-
-
-def _mean_squared_error(given: Probe, expected: Mapping[str, Doubles]) -> dict[str, Doubles]:
-    """A sum of K squares of differences; a difference rounds once, its multiple twice more."""
-    difference = np.abs(np.asarray(given.x, np.float64)) + 1
-    n, classes = difference.shape
     return {
-        "losses": (summation_error(classes) + 4 * UNIT_ROUNDOFF) * (difference**2).mean(axis=1),
-        "grad_x": 4 * UNIT_ROUNDOFF * 2 * difference / (n * classes),
+        "losses": UNIT_ROUNDOFF * (relative + FUNCTION_ULPS * np.abs(losses) + 3 * reach),
+        "grad_x": np.broadcast_to(UNIT_ROUNDOFF * (2 * relative[:, None] + 4) / n, x.shape),
     }
 
 
-_BY_FUNCTION = {
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
+def _mean_squared_error(x: Doubles, losses: Doubles) -> dict[str, Doubles]:
+    """A sum of K squares of differences; a difference rounds once, its multiple twice more."""
+    difference = np.abs(x) + 1
+    n, classes = x.shape
+    sums = (summation_error(classes) + 4 * UNIT_ROUNDOFF) * (difference**2).mean(axis=1)
+    return {"losses": sums, "grad_x": 4 * UNIT_ROUNDOFF * 2 * difference / (n * classes)}
+
+
+_LOSSES = {
     "softmax_cross_entropy": _softmax_cross_entropy,
     "mean_squared_error": _mean_squared_error,
 }
 
 
-def _update_error(
-    parameter: Doubles, grad: Doubles, grad_error: Doubles, optimizer: OptimizerSpec
-) -> Doubles:
-    """Error of a parameter after two updates: five roundings each, and the gradient's error twice or thrice over."""
-    weight = optimizer.learning_rate * (2 + optimizer.momentum)
-    decay = 1 + weight * optimizer.weight_decay
-    rounding = 10 * UNIT_ROUNDOFF * (parameter + weight * grad) * decay**2
-    return np.asarray(rounding + weight * decay * grad_error, np.float64)
+def _updated(parameter: npt.ArrayLike, grad: Bounded, optimizer: OptimizerSpec) -> Bounded:
+    """A parameter after two updates from zero velocity: five roundings each, and the gradient's error thrice over."""
+    value = np.asarray(parameter, np.float64)
+    rate, momentum, decay = (
+        optimizer.learning_rate,
+        optimizer.momentum,
+        optimizer.weight_decay,
+    )
+    velocity, moved = np.zeros_like(value), value
+    for _ in range(2):
+        velocity = momentum * velocity + (grad.value + decay * moved)
+        moved = moved - rate * velocity
+    weight = rate * (2 + momentum)
+    growth = 1 + weight * decay
+    magnitude = (np.abs(value) + weight * np.abs(grad.value)) * growth**2
+    return Bounded(moved, 10 * UNIT_ROUNDOFF * magnitude + weight * growth * grad.error)

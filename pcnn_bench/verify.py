@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from pcnn_bench import engines
 from pcnn_bench.awkward import Case, awkward_cases
-from pcnn_bench.engine import Engine, Probe
+from pcnn_bench.engine import Engine, Probe, Stage
 from pcnn_bench.layers import LossSpec
-from pcnn_bench.network import Floats, Labels, Layer, Network
+from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec, SgdSpec
 from pcnn_bench.results import CheckRow
-from pcnn_bench.tolerances import Doubles, allowed_errors
+from pcnn_bench.tolerances import Doubles, expect
 
 if TYPE_CHECKING:
     from pcnn_cuda.device import Device
@@ -63,13 +63,13 @@ def verify(
     """
     chosen = list(awkward_cases() if cases is None else cases)
     chosen += [] if network is None else list(_network_cases(network))
-    networks = [_alone(case) for case in chosen]
+    networks = [_network_of(case) for case in chosen]
     engines.prefetch(networks, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
     found = Verification(case_count=len(chosen))
     device.launched.clear()
-    for seed, (case, alone) in enumerate(zip(chosen, networks, strict=True)):
+    for seed, (case, single) in enumerate(zip(chosen, networks, strict=True)):
         on_case(case)
-        found.rows += _verify_case(case, alone, device, rung, np.random.default_rng(seed))
+        found.rows += _verify_case(case, single, device, rung, np.random.default_rng(seed))
     found.kernels = tuple(sorted(device.launched))
     if cases is None:
         known = engines.kernel_names(rung)
@@ -84,8 +84,8 @@ def _network_cases(network: Network) -> Iterator[Case]:
             yield Case(layer.spec, layer.x_shape, 3)
 
 
-def _alone(case: Case) -> Network:
-    """A network of this one layer, which computes an input gradient too."""
+def _network_of(case: Case) -> Network:
+    """A network of these layers, which computes an input gradient too."""
     if isinstance(case.spec, LossSpec):
         return Network(case.x_shape, [], case.spec, needs_grad_x=True)
     return Network(case.x_shape, [case.spec], None, needs_grad_x=True)
@@ -94,8 +94,7 @@ def _alone(case: Case) -> Network:
 def _verify_case(
     case: Case, network: Network, device: Device, rung: str, rng: np.random.Generator
 ) -> list[CheckRow]:
-    """Compare one layer on random values and on small integers."""
-    (layer,) = network.all_layers
+    """Compare the stages of a case on random values and on small integers."""
     batch_size = case.n + SPARE_IMAGES
     reference = engines.make_baseline(
         network, batch_size=batch_size, optimizer=VERIFY_OPTIMIZER, dtype=np.float64
@@ -106,15 +105,25 @@ def _verify_case(
     try:
         rows: list[CheckRow] = []
         for is_exact in (False, True):
-            given = _draw(layer, case.n, rng, is_exact)
-            rows += check_stage(engine, reference, layer, given, VERIFY_OPTIMIZER, is_exact)
+            step = _draw(network, case.n, rng, is_exact)
+            rows += _check_stages(engine, reference, step, VERIFY_OPTIMIZER, is_exact=is_exact)
         return rows
     finally:
         engine.close()
         reference.close()
 
 
-def _draw(layer: Layer, n: int, rng: np.random.Generator, is_exact: bool) -> Probe:
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a network is given in a training step: a batch, and labels or the gradient of its output."""
+
+    x: Floats
+    grad_y: Floats | None
+    labels: Labels | None
+    parameters: Mapping[str, Floats]
+
+
+def _draw(network: Network, n: int, rng: np.random.Generator, is_exact: bool) -> _Step:
     """Random input, parameters and gradient from above: normal, or integers from -3 to 3."""
 
     def values(shape: tuple[int, ...]) -> Floats:
@@ -122,12 +131,16 @@ def _draw(layer: Layer, n: int, rng: np.random.Generator, is_exact: bool) -> Pro
             return rng.integers(-3, 4, shape).astype(np.float32)
         return rng.standard_normal(shape, dtype=np.float32)
 
-    is_loss = isinstance(layer.spec, LossSpec)
-    return Probe(
-        x=values(layer.batch_x(n)),
-        grad_y=None if is_loss else values(layer.batch_y(n)),
-        labels=rng.integers(0, layer.x_shape[0], n).astype(np.int32) if is_loss else None,
-        parameters={name: values(shape) for name, shape in layer.parameters.items()},
+    classes = network.output_shape[0]
+    return _Step(
+        x=values((n, *network.input_shape)),
+        grad_y=None if network.loss else values((n, *network.output_shape)),
+        labels=rng.integers(0, classes, n).astype(np.int32) if network.loss else None,
+        parameters={
+            f"{layer.name}.{name}": values(shape)
+            for layer in network.layers
+            for name, shape in layer.parameters.items()
+        },
     )
 
 
@@ -139,74 +152,102 @@ def check_engine(
     labels: Labels,
     optimizer: OptimizerSpec,
 ) -> list[CheckRow]:
-    """Compare every stage of an engine on one real batch; x (n, C, H, W), labels (n,).
-
-    The float64 baseline carries the batch through the network; each stage is then given the baseline's own x and
-    grad_y, so that errors do not add up from stage to stage and the bound of each stage is its own.
-    """
+    """Compare every stage of an engine on one real batch; x (n, C, H, W), labels (n,)."""
     reference = engines.make_baseline(
         network, batch_size=len(x), optimizer=optimizer, dtype=np.float64
     )
     try:
-        rows: list[CheckRow] = []
-        for layer, given in _carry(reference, network, parameters, x, labels):
-            rows += check_stage(engine, reference, layer, given, optimizer, is_exact=False)
-        return rows
+        return _check_stages(engine, reference, _Step(x, None, labels, parameters), optimizer)
     finally:
         reference.close()
 
 
-def _carry(
+def _check_stages(
+    engine: Engine,
     reference: Engine,
-    network: Network,
-    parameters: Mapping[str, Floats],
-    x: Floats,
-    labels: Labels,
-) -> list[tuple[Layer, Probe]]:
-    """What each layer is given in a training step: forward through the layers, then back for the gradients."""
-    probes: list[Probe] = []
-    for layer in network.all_layers:
-        own = {name: parameters[f"{layer.name}.{name}"] for name in layer.parameters}
-        is_loss = layer is network.loss
-        grad_y = None if is_loss else np.zeros(layer.batch_y(len(x)), np.float32)
-        probes.append(Probe(x, grad_y, labels if is_loss else None, own))
-        if not is_loss:
-            x = reference.probe(layer.name, probes[-1])["y"].astype(np.float32)
-    grad: Floats | None = None
-    carried: list[tuple[Layer, Probe]] = []
-    for layer, probe in reversed(list(zip(network.all_layers, probes, strict=True))):
-        given = Probe(probe.x, grad, probe.labels, probe.parameters)
-        carried.insert(0, (layer, given))
-        result = reference.probe(layer.name, given)
-        if "grad_x" not in result:
-            grad = np.zeros(layer.batch_x(len(probe.x)), np.float32)
-        else:
-            grad = result["grad_x"].astype(np.float32)
-    return carried
+    step: _Step,
+    optimizer: OptimizerSpec,
+    *,
+    is_exact: bool = False,
+) -> list[CheckRow]:
+    """Compare every stage on what reaches it in this step.
+
+    The reference carries the step through the network. Each stage is then given the reference's own x and grad_y, so
+    that errors do not add up from stage to stage and the bound of each stage is its own.
+    """
+    inputs, gradients = _carry(reference, step)
+    rows: list[CheckRow] = []
+    for stage in engine.stages:
+        first, last = stage.layers[0], stage.layers[-1]
+        is_loss = reference.network.loss is not None and last == reference.network.loss.name
+        given = Probe(
+            x=inputs[first],
+            grad_y=gradients.get(last),
+            labels=step.labels if is_loss else None,
+            parameters=_parameters_of(reference.network, stage.layers, step.parameters),
+        )
+        rows += check_stage(engine, reference, stage, given, optimizer, is_exact=is_exact)
+    return rows
+
+
+def _carry(reference: Engine, step: _Step) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """x of every layer, and grad_y of every layer that has one, rounded to float32."""
+    layers = reference.network.all_layers
+    inputs: dict[str, Floats] = {}
+    x = step.x
+    for layer in layers:
+        inputs[layer.name] = x
+        own = _parameters_of(reference.network, (layer.name,), step.parameters)
+        if layer is not reference.network.loss:
+            x = reference.probe(layer.name, Probe(x, parameters=own))["y"].astype(np.float32)
+    gradients: dict[str, Floats] = {}
+    grad = step.grad_y
+    for layer in reversed(layers):
+        if grad is not None:
+            gradients[layer.name] = grad
+        if not layer.needs_grad_x:
+            break
+        own = _parameters_of(reference.network, (layer.name,), step.parameters)
+        labels = step.labels if layer is reference.network.loss else None
+        found = reference.probe(layer.name, Probe(inputs[layer.name], grad, labels, own))
+        grad = found["grad_x"].astype(np.float32)
+    return inputs, gradients
+
+
+def _parameters_of(
+    network: Network, names: Sequence[str], parameters: Mapping[str, Floats]
+) -> dict[str, Floats]:
+    """The parameters of these layers, named as ``Engine.probe`` names them."""
+    owners = [layer for layer in network.layers if layer.name in names and layer.parameters]
+    return {
+        f"{owner.name}.{name}" if len(owners) > 1 else name: parameters[f"{owner.name}.{name}"]
+        for owner in owners
+        for name in owner.parameters
+    }
 
 
 def check_stage(
     engine: Engine,
     reference: Engine,
-    layer: Layer,
+    stage: Stage,
     given: Probe,
     optimizer: OptimizerSpec,
-    is_exact: bool,
+    *,
+    is_exact: bool = False,
 ) -> list[CheckRow]:
-    """One row for every quantity that the reference computes for this layer."""
-    expected: dict[str, Doubles] = {
-        name: np.asarray(values, np.float64)
-        for name, values in reference.probe(layer.name, given).items()
-    }
-    allowed = allowed_errors(reference, layer, given, expected, optimizer, is_exact=is_exact)
-    actual = engine.probe(layer.name, given)
+    """One row for every quantity that the stage computes; ``reference`` has a stage for each of its layers."""
+    by_name = {layer.name: layer for layer in reference.network.all_layers}
+    layers = [by_name[name] for name in stage.layers]
+    expected = expect(reference, layers, given, optimizer, is_exact=is_exact)
+    actual = engine.probe(stage.name, given)
     rows: list[CheckRow] = []
-    for name, values in expected.items():
-        error, bound, is_within = compare(actual.get(name), values, allowed[name])
+    for name, quantity in expected.items():
+        error, bound, is_within = compare(actual.get(name), quantity.value, quantity.error)
         rows.append(
             CheckRow(
-                engine.name, engine.device, engine.rung, layer.name, name,
-                "x".join(map(str, values.shape)), error, bound, "ok" if is_within else "mismatch",
+                engine.name, engine.device, engine.rung, stage.name, name,
+                "x".join(map(str, quantity.value.shape)), error, bound,
+                "ok" if is_within else "mismatch",
             )
         )  # fmt: skip
     return rows
