@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -100,6 +100,7 @@ def make_cuda(
     optimizer: OptimizerSpec,
     device: Device,
     rung: str,
+    direction: Literal["push", "pull"] = "push",
 ) -> Engine:
     """The CUDA engine on an open device; compiles its kernels.
 
@@ -116,6 +117,7 @@ def make_cuda(
         optimizer=optimizer,
         device=device,
         rung=rung,
+        direction=direction,
     )
 
 

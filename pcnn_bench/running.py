@@ -225,6 +225,7 @@ class _Job:
             optimizer=optimizer,
             device=self.device,
             rung=packages.check_rung(self.config.cuda.rung, "cuda.rung"),
+            direction=self.config.cuda.backward,
         )
 
     def check(self, contender: Contender, x: Floats, labels: Labels) -> None:

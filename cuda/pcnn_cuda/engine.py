@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,17 +14,16 @@ from pcnn_bench.engine import MemoryUse, Probe, Stage, StageClock, StagePhase
 from pcnn_bench.errors import DeviceMemoryError
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Event
+from pcnn_cuda.device import BoundLaunch, Device, DeviceArray
+from pcnn_cuda.event_clock import EventClock
 from pcnn_cuda.ladder import resolve_rung
-from pcnn_cuda.op import Tensors
+from pcnn_cuda.op import Direction, Tensors
 from pcnn_cuda.plan import Plan, PlannedStage, View
 from pcnn_cuda.sgd import Sgd
 
 NAN_BYTE = 0xFF
 """Four of them are a NaN, so an element that no thread writes shows."""
 MEBIBYTE = 1 << 20
-FIRST_STALL_US = 5_000.0
-"""Time to queue a step of some hundred launches; the clock then learns the step's own."""
 
 
 @dataclass(slots=True)
@@ -36,43 +34,6 @@ class StageLaunches:
     forward: list[BoundLaunch]
     backward: list[BoundLaunch]
     update: list[BoundLaunch]
-
-
-class EventClock:
-    """Brackets launches with events and reads them later, so timing adds no waits.
-
-    Before the first span of a step the device is held back until the host has queued them all; else the events around
-    a short kernel would measure how long the host took to launch it. How long queueing takes is learnt from the step
-    before, and half as much again is allowed.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self.kind: Literal["host", "device"] = "device" if device.kind == "gpu" else "host"
-        self._device = device
-        self._pending: list[tuple[str, StagePhase, Event, Event]] = []
-        self._queue_us = FIRST_STALL_US
-        self._queueing_since = 0.0
-
-    @contextmanager
-    def span(self, stage: str, phase: StagePhase) -> Iterator[None]:
-        """Queue a start and a stop event around the body's launches."""
-        if not self._pending:
-            self._device.stall(1.5 * self._queue_us)
-            self._queueing_since = time.perf_counter()
-        start = self._device.record()
-        yield
-        self._pending.append((stage, phase, start, self._device.record()))
-
-    def drain(self) -> list[tuple[str, StagePhase, float]]:
-        """Wait once; (stage, phase, microseconds) of every span since the last call."""
-        if self._pending:
-            self._queue_us = (time.perf_counter() - self._queueing_since) * 1e6
-        self._device.synchronize()
-        pending, self._pending = self._pending, []
-        return [
-            (stage, phase, self._device.elapsed_us(start, stop))
-            for stage, phase, start, stop in pending
-        ]
 
 
 class CudaEngine:
@@ -94,6 +55,7 @@ class CudaEngine:
         optimizer: OptimizerSpec,
         device: Device,
         rung: str | None = None,
+        direction: Direction = "push",
     ) -> None:
         self.network = network
         self.batch_size = batch_size
@@ -101,7 +63,13 @@ class CudaEngine:
         self.device: Literal["cpu", "gpu", "emulated"] = device.kind
         self.transfer_s = 0.0
         self._device = device
-        self.plan = Plan(network, rung=self.rung, batch_size=batch_size, optimizer=optimizer)
+        self.plan = Plan(
+            network,
+            rung=self.rung,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            direction=direction,
+        )
         self.stages: Sequence[Stage] = [stage.info for stage in self.plan.stages]
         self._sgd = Sgd(optimizer)
         self._load()
@@ -138,7 +106,7 @@ class CudaEngine:
             return self._device.empty((self.plan.byte_count,), "uint8")
         except DeviceMemoryError as error:
             largest = max(self.plan.tensors(), key=lambda tensor: tensor.byte_count)
-            fits = largest_batch(self.plan, self.rung, free)
+            fits = largest_batch(self.plan, free)
             remedy = f"the largest batch_size that fits is {fits}" if fits else "no batch_size fits"
             raise DeviceMemoryError(
                 f"out of device memory: batch_size {self.batch_size} needs "
@@ -173,6 +141,7 @@ class CudaEngine:
             parameters=arrays(stage.parameters),
             gradients=arrays(stage.gradients),
             saved=arrays(stage.saved),
+            workspace=arrays(stage.workspace),
         )
 
     def _bind(self, n: int) -> list[StageLaunches]:
@@ -330,6 +299,8 @@ class CudaEngine:
                 self._device.fill(grad_x, NAN_BYTE)
             if t.grad_y is not None and given.grad_y is not None:
                 self._device.copy_in(_first(t.grad_y, n), given.grad_y)
+            for scratch in t.workspace.values():
+                self._device.fill(scratch, NAN_BYTE)
             _launch(launches.backward)
             if grad_x:
                 results["grad_x"] = self._device.copy_out(grad_x)
@@ -378,11 +349,17 @@ def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:
     return [(source, dict(constants)) for source, constants in sorted(sources)] + [(Sgd.source, {})]
 
 
-def largest_batch(plan: Plan, rung: str, free_bytes: int) -> int:
+def largest_batch(plan: Plan, free_bytes: int) -> int:
     """The largest batch size whose plan needs at most ``free_bytes``; 0 if none does."""
 
     def fits(batch_size: int) -> bool:
-        smaller = Plan(plan.network, rung=rung, batch_size=batch_size, optimizer=plan.optimizer)
+        smaller = Plan(
+            plan.network,
+            rung=plan.rung,
+            batch_size=batch_size,
+            optimizer=plan.optimizer,
+            direction=plan.direction,
+        )
         return smaller.byte_count <= free_bytes
 
     low, high = 0, plan.batch_size

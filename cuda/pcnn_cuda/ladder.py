@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcnn_bench.errors import ConfigError
+from pcnn_bench.layers.base import CudaChoice
 from pcnn_bench.network import Layer
 from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
@@ -13,7 +14,7 @@ from pcnn_cuda.flatten import Flatten
 from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.maxpool2d import MaxPool2d
 from pcnn_cuda.mean_squared_error import MeanSquaredError
-from pcnn_cuda.op import Op
+from pcnn_cuda.op import Direction, Op
 from pcnn_cuda.relu import Relu
 from pcnn_cuda.sgd import Sgd
 from pcnn_cuda.sigmoid import Sigmoid
@@ -55,8 +56,8 @@ def resolve_rung(name: str | None) -> str:
     return name
 
 
-def cover(layers: Sequence[Layer], rung: str) -> list[Op]:
-    """One op for each run of layers, in order; a layer's own ``cuda.rung`` wins over ``rung``.
+def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> list[Op]:
+    """One op for each run of layers, in order; a layer's own ``cuda`` choice wins over these.
 
     Raises:
         ConfigError: there is no such rung.
@@ -64,11 +65,11 @@ def cover(layers: Sequence[Layer], rung: str) -> list[Op]:
     ops: list[Op] = []
     first = 0
     while first < len(layers):
-        choice = layers[first].spec.cuda
-        table = RUNGS[resolve_rung((choice and choice.rung) or rung)]
+        choice = layers[first].spec.cuda or CudaChoice()
+        table = RUNGS[resolve_rung(choice.rung or rung)]
         kinds = [layer.kind for layer in layers[first:]]
         run, op = next((run, op) for run, op in table if tuple(kinds[: len(run)]) == run)
-        ops.append(op(layers[first : first + len(run)]))
+        ops.append(op(layers[first : first + len(run)], choice.backward or direction))
         first += len(run)
     return ops
 

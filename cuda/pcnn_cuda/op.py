@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pcnn_bench.engine import StagePhase, Work
 from pcnn_bench.layers import Shape
 from pcnn_bench.network import Layer
 from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Kernel
+
+Direction = Literal["push", "pull"]
+"""Backward from above, each unit adding its error to those below, or from below, each unit gathering it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class Tensors:
     """The arrays of one stage, sized for the largest batch; an op takes the first n images of each.
 
     ``y`` of a loss is its losses. ``grad_x`` is None where no input gradient is needed, ``grad_y`` where nothing
-    comes back. Arrays that the op asked for with ``saved`` are in ``saved``.
+    comes back. Arrays that the op asked for with ``saved`` and ``workspace`` are under these names.
     """
 
     x: DeviceArray
@@ -30,6 +33,7 @@ class Tensors:
     parameters: Mapping[str, DeviceArray] = field(default_factory=dict)
     gradients: Mapping[str, DeviceArray] = field(default_factory=dict)
     saved: Mapping[str, DeviceArray] = field(default_factory=dict)
+    workspace: Mapping[str, DeviceArray] = field(default_factory=dict)
 
 
 class Op(ABC):
@@ -47,8 +51,9 @@ class Op(ABC):
     backward_reads_x: ClassVar[bool] = False
     backward_reads_y: ClassVar[bool] = False
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
         self.layers = tuple(layers)
+        self.wanted_direction = direction
         self.kernels: Mapping[str, Kernel] = {}
 
     @property
@@ -56,6 +61,11 @@ class Op(ABC):
         """The one layer of an op that covers one."""
         (layer,) = self.layers
         return layer
+
+    @property
+    def direction(self) -> Literal["", "push", "pull"]:
+        """How backward moves errors; empty for an op that has no choice."""
+        return ""
 
     @property
     def source(self) -> str:
@@ -68,6 +78,10 @@ class Op(ABC):
 
     def saved(self) -> dict[str, tuple[Shape, str]]:
         """Arrays that forward leaves for backward: name -> (shape for one image, dtype)."""
+        return {}
+
+    def workspace(self, batch_size: int) -> dict[str, tuple[Shape, str]]:
+        """Arrays that live during backward alone: name -> (whole shape for the largest batch, dtype)."""
         return {}
 
     def load(self, device: Device) -> None:

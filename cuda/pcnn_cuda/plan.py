@@ -16,7 +16,7 @@ from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
 from pcnn_cuda.ladder import cover
 from pcnn_cuda.launch import MAX_INDEX
-from pcnn_cuda.op import Op
+from pcnn_cuda.op import Direction, Op
 
 ALIGNMENT_BYTES = 256
 """What cudaMalloc gives, and enough for any vector load."""
@@ -79,6 +79,7 @@ class PlannedStage:
     parameters: dict[str, View]
     gradients: dict[str, View]
     saved: dict[str, View]
+    workspace: dict[str, View]
     parameter: Tensor | None
     gradient: Tensor | None
     velocity: Tensor | None
@@ -106,14 +107,22 @@ class Plan:
     """
 
     def __init__(
-        self, network: Network, *, rung: str, batch_size: int, optimizer: OptimizerSpec
+        self,
+        network: Network,
+        *,
+        rung: str,
+        batch_size: int,
+        optimizer: OptimizerSpec,
+        direction: Direction = "push",
     ) -> None:
         self.network = network
+        self.rung = rung
+        self.direction = direction
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.static: list[Tensor] = []
         self.arena: list[Tensor] = []
-        self._ops = cover(network.all_layers, rung)
+        self._ops = cover(network.all_layers, rung, direction)
         self._overwritable = _overwritable(self._ops)
         self.input = self._keep("", "x", "input", (batch_size, *network.input_shape))
         self.labels = self._keep("", "labels", "input", (batch_size,), "int32")
@@ -205,9 +214,9 @@ class Plan:
             update = {"update": self._update_work(count)} if count else {}
             return {**op.work(n), **update}  # type: ignore[dict-item]
 
-        info = Stage(name, tuple(layer.name for layer in op.layers), op.stem, work)
+        info = Stage(name, tuple(layer.name for layer in op.layers), op.stem, work, op.direction)
         return PlannedStage(
-            info, op, x, y, None, None, views(parameter), views(gradient), saved,
+            info, op, x, y, None, None, views(parameter), views(gradient), saved, {},
             parameter, gradient, velocity,
         )  # fmt: skip
 
@@ -237,6 +246,9 @@ class Plan:
                 stage.grad_x = View(tensor, stage.x.shape)
             if not stage.needs_backward:
                 break  # nothing below has parameters either
+            for key, (shape, dtype) in op.workspace(self.batch_size).items():
+                tensor = self._lend(stage.info.name, key, shape, dtype, backward, "workspace")
+                stage.workspace[key] = View(tensor, shape)
             kept = [view for view in (stage.grad_x, stage.grad_y) if view is not None]
             kept_from_forward = list(stage.saved.values())
             kept_from_forward += [stage.x] if op.backward_reads_x else []
