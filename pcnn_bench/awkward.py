@@ -11,11 +11,16 @@ from pcnn_bench.layers import LOSSES, SPECS, LayerSpec, Shape
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One layer by itself: its spec, the shape of one image, and how many images."""
+    """Consecutive layers by themselves (a loss may be the last), the shape of one image, and how many images."""
 
-    spec: LayerSpec
+    specs: tuple[LayerSpec, ...]
     x_shape: Shape
     n: int
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the layers."""
+        return tuple(spec.kind for spec in self.specs)
 
 
 CONVOLUTIONS: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
@@ -74,8 +79,8 @@ def awkward_cases() -> Iterator[Case]:
     for kind, spec in SPECS.items():
         if kind in with_arguments:
             for n, x_shape, arguments in with_arguments[kind]:
-                yield Case(spec(kind=kind, **arguments), x_shape, n)
+                yield Case((spec(kind=kind, **arguments),), x_shape, n)
         elif kind != "flatten":  # a view: there is no kernel to verify
-            yield from (Case(spec(kind=kind), x_shape, n) for n, x_shape in ELEMENTWISE)
+            yield from (Case((spec(kind=kind),), x_shape, n) for n, x_shape in ELEMENTWISE)
     for kind, loss in LOSSES.items():
-        yield from (Case(loss(kind=kind), x_shape, n) for n, x_shape in LOSS_INPUTS)
+        yield from (Case((loss(kind=kind),), x_shape, n) for n, x_shape in LOSS_INPUTS)

@@ -62,11 +62,9 @@ def expect(
 ) -> dict[str, Bounded]:
     """Value and bound of everything that a stage of these layers computes from ``given``.
 
-    ``reference`` is a float64 engine with one stage a layer. ``is_exact`` says that small integers are given; if no
-    layer of the stage rounds those, the result must be right to the last bit. Parameters are named as in
-    ``Engine.probe``.
+    ``reference`` is a float64 engine with one stage a layer. With ``is_exact``, for layers of ``EXACT_KINDS`` that
+    are given small integers, the result must be right to the last bit. Parameters are named as in ``Engine.probe``.
     """
-    is_exact = is_exact and all(layer.kind in EXACT_KINDS for layer in layers)
     chain = _Chain(reference, layers, given, is_exact)
     found = {"losses" if chain.is_loss else "y": chain.forward()}
     for name, quantity in chain.backward().items():

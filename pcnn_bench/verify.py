@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,15 @@ from pcnn_bench.layers import LossSpec
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec, SgdSpec
 from pcnn_bench.results import CheckRow
-from pcnn_bench.tolerances import Doubles, expect
+from pcnn_bench.tolerances import EXACT_KINDS, Doubles, expect
 
 if TYPE_CHECKING:
     from pcnn_cuda.device import Device
 
 SPARE_IMAGES = 2
 """Room beyond the batch, so that a kernel which reads or writes stale rows is caught."""
+NETWORK_IMAGES = 3
+"""Images for which a config's own network is verified."""
 VERIFY_OPTIMIZER = SgdSpec(learning_rate=0.0625, momentum=0.5, weight_decay=0.25)
 """Every term of the update counts, and each factor is a power of two."""
 
@@ -32,6 +34,7 @@ class Verification:
 
     rows: list[CheckRow] = field(default_factory=list)
     case_count: int = 0
+    """Stages verified, each with its own shape."""
     kernels: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     """Kernels that exist and were never launched."""
@@ -55,21 +58,25 @@ def verify(
     cases: Iterable[Case] | None = None,
     on_case: Callable[[Case], None] = lambda case: None,
 ) -> Verification:
-    """Verify the awkward shapes and, if a network is given, each of its layers at its own shape.
+    """Verify the awkward shapes and, if a network is given, each of its stages at its own shape.
 
     Inputs are random, and once more small integers, on which the exact kinds must be equal to the last bit. Gradients
     from above are random. With ``cases`` given (some of the awkward ones), kernels they do not reach are not held
     against the engine.
     """
     chosen = list(awkward_cases() if cases is None else cases)
-    chosen += [] if network is None else list(_network_cases(network))
+    if network is not None:
+        specs = tuple(layer.spec for layer in network.all_layers)
+        chosen.append(Case(specs, network.input_shape, NETWORK_IMAGES))
     networks = [_network_of(case) for case in chosen]
     engines.prefetch(networks, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
-    found = Verification(case_count=len(chosen))
+    found = Verification()
     device.launched.clear()
     for seed, (case, single) in enumerate(zip(chosen, networks, strict=True)):
         on_case(case)
-        found.rows += _verify_case(case, single, device, rung, np.random.default_rng(seed))
+        rows = _verify_case(case, single, device, rung, np.random.default_rng(seed))
+        found.rows += rows
+        found.case_count += len({row.stage for row in rows})
     found.kernels = tuple(sorted(device.launched))
     if cases is None:
         known = engines.kernel_names(rung)
@@ -77,18 +84,12 @@ def verify(
     return found
 
 
-def _network_cases(network: Network) -> Iterator[Case]:
-    """The layers of a network as cases of 3 images; a view has nothing to verify."""
-    for layer in network.all_layers:
-        if layer.kind != "flatten":
-            yield Case(layer.spec, layer.x_shape, 3)
-
-
 def _network_of(case: Case) -> Network:
-    """A network of these layers, which computes an input gradient too."""
-    if isinstance(case.spec, LossSpec):
-        return Network(case.x_shape, [], case.spec, needs_grad_x=True)
-    return Network(case.x_shape, [case.spec], None, needs_grad_x=True)
+    """A network of these layers, whose first computes an input gradient too."""
+    *specs, last = case.specs
+    if isinstance(last, LossSpec):
+        return Network(case.x_shape, specs, last, needs_grad_x=True)
+    return Network(case.x_shape, case.specs, None, needs_grad_x=True)
 
 
 def _verify_case(
@@ -104,8 +105,10 @@ def _verify_case(
     )
     try:
         rows: list[CheckRow] = []
-        for is_exact in (False, True):
-            step = _draw(network, case.n, rng, is_exact)
+        for of_integers in (False, True):
+            step = _draw(network, case.n, rng, of_integers)
+            # a layer that rounds hands its neighbours what are no integers any more
+            is_exact = of_integers and EXACT_KINDS.issuperset(case.kinds)
             rows += _check_stages(engine, reference, step, VERIFY_OPTIMIZER, is_exact=is_exact)
         return rows
     finally:
@@ -123,11 +126,11 @@ class _Step:
     parameters: Mapping[str, Floats]
 
 
-def _draw(network: Network, n: int, rng: np.random.Generator, is_exact: bool) -> _Step:
+def _draw(network: Network, n: int, rng: np.random.Generator, of_integers: bool) -> _Step:
     """Random input, parameters and gradient from above: normal, or integers from -3 to 3."""
 
     def values(shape: tuple[int, ...]) -> Floats:
-        if is_exact:
+        if of_integers:
             return rng.integers(-3, 4, shape).astype(np.float32)
         return rng.standard_normal(shape, dtype=np.float32)
 
