@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import os
@@ -17,6 +16,7 @@ import click
 
 from pcnn_bench import __version__
 from pcnn_bench.errors import ConfigError, FindingError, PcnnError, UnavailableError
+from pcnn_bench.suggest import advice
 
 if TYPE_CHECKING:
     from pcnn_bench.config import Config
@@ -98,9 +98,7 @@ class SuggestingGroup(click.Group):
             UsageError: there is no such command.
         """
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            near = difflib.get_close_matches(args[0], self.commands, n=1)
-            known = ", ".join(self.commands)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {known}."
+            hint = advice(args[0], self.commands, f"choose from {', '.join(self.commands)}.")
             raise click.UsageError(f"No such command {args[0]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -108,8 +106,7 @@ class SuggestingGroup(click.Group):
 def _device(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     """Refuse what is no device, before anything is loaded."""
     if not DEVICE.fullmatch(value):
-        near = difflib.get_close_matches(value, ("auto", "gpu", "emulated"), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "choose auto, gpu, gpu:N or emulated"
+        hint = advice(value, ("auto", "gpu", "emulated"), "choose auto, gpu, gpu:N or emulated")
         raise ConfigError(f"--device: {value!r} is no device; {hint}")
     return value
 

@@ -14,6 +14,7 @@ class HostClock:
     """Reads the host's clock around each span: right where the body's work is done when it ends."""
 
     kind: Literal["host", "device"] = "host"
+    flags = ""
 
     def __init__(self) -> None:
         self._spans: list[tuple[str, StagePhase, float]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import reduce
 from io import StringIO
 from operator import or_
@@ -21,6 +20,7 @@ from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
 from pcnn_bench.layers.base import PositiveInt, Strict
 from pcnn_bench.network import Network, NetworkError
 from pcnn_bench.optimizers import OptimizerSpec
+from pcnn_bench.suggest import nearest
 from pcnn_bench.yaml_source import KeyPath, format_path, read_yaml
 
 SCHEMA_VERSION = 1
@@ -240,7 +240,7 @@ def _similar_file(path: Path) -> str:
         present = sorted(file.name for file in path.parent.iterdir() if file.suffix in _SUFFIXES)
     except OSError:
         return f"; there is no folder {path.parent} either"
-    near = get_close_matches(path.name, present, n=1)
+    near = nearest(path.name, present)
     if near:
-        return f"; did you mean {path.with_name(near[0])}?"
+        return f"; did you mean {path.with_name(near)}?"
     return f"; {path.parent} holds {', '.join(present)}" if present else "; give a config file"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pcnn_bench.layers import SPECS
+from pcnn_bench.suggest import advice, nearest
 from pcnn_bench.yaml_source import Document, KeyPath, format_path
 
 # More than this is one mistake repeated, or a file that is no config at all.
@@ -65,8 +65,9 @@ def _line(
     path, value, rest = _locate(details["loc"], document.root)
     if kind == "extra_forbidden":
         known = list(_fields_at(path[:-1], document.root, model))
-        near = get_close_matches(str(path[-1]), known, n=1)
-        meant.update((*path[:-1], name) for name in near)
+        near = nearest(str(path[-1]), known)
+        if near:
+            meant.add((*path[:-1], near))
         advice = _advice(str(path[-1]), known, list(_all_keys(model)))
         return f"{document.place(path, of_key=True)}: {format_path(path)}: unknown key; {advice}"
     if kind in ("missing", "union_tag_not_found") and isinstance(value, dict):
@@ -176,9 +177,9 @@ def _wanted_list(path: KeyPath) -> str:
 
 def _advice(name: str, known: Sequence[str], elsewhere: Sequence[str] = ()) -> str:
     """The known name that was meant, the place where it belongs, or all that is known here."""
-    near = get_close_matches(name, known, n=1)
-    near += [key for key in elsewhere if key.endswith(f".{name}")]
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    places = [key for key in elsewhere if key.endswith(f".{name}")]
+    otherwise = f"did you mean {places[0]!r}?" if places else f"known: {', '.join(known)}"
+    return advice(name, known, otherwise)
 
 
 def _all_keys(model: type[BaseModel], above: str = "") -> Iterator[str]:

@@ -82,6 +82,11 @@ class StageClock(Protocol):
         """Whose time it reads."""
         ...
 
+    @property
+    def flags(self) -> str:
+        """What is to be said of the times drained last; empty if nothing."""
+        ...
+
     def span(self, stage: str, phase: StagePhase) -> AbstractContextManager[None]:
         """Bracket the work queued in the body."""
         ...
@@ -177,10 +182,12 @@ class Engine(Protocol):
     def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
         """Run one stage by itself on what is given; outputs hold NaN before it runs.
 
-        Returns ``y`` (for a loss ``losses``), and where it has them ``grad_x``, ``grad_<parameter>``; and the new
-        ``<parameter>`` after two updates with these gradients that begin with zero velocity (two, so that momentum
-        shows). Parameter names are the layer's own where one layer of the stage has any, else full names. The
-        engine's parameters are the given ones afterwards.
+        Returns ``y`` (for a loss ``losses`` and ``predictions``), and where it has them ``grad_x`` and
+        ``grad_<parameter>``; and the new ``<parameter>`` after two updates with these gradients that begin with zero
+        velocity (two, so that momentum shows). Parameter names are the layer's own where one layer of the stage has
+        any, else full names. Without ``grad_y`` (or labels) there is no backward. An engine with buffers for whole
+        batches also returns ``beyond_batch``: how many elements past the images given were written. The engine's
+        parameters are the given ones afterwards.
         """
         ...
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,18 +12,12 @@ from pcnn_bench.engine import Engine
 from pcnn_bench.errors import ConfigError
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
+from pcnn_bench.suggest import advice
 
 if TYPE_CHECKING:
     from pcnn_cuda.device import Device
 
 ENGINES = ("baseline", "cuda")
-
-
-def suggest(where: str, found: str, known: Sequence[str]) -> ConfigError:
-    """The error for a word that is none of ``known``."""
-    near = difflib.get_close_matches(found, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-    return ConfigError(f"{where}: {found!r} is unknown; {hint}")
 
 
 def check_names(names: Sequence[str], where: str) -> None:
@@ -37,7 +30,7 @@ def check_names(names: Sequence[str], where: str) -> None:
         raise ConfigError(f"{where}: no engine; choose from {', '.join(ENGINES)}")
     for name in names:
         if name not in ENGINES:
-            raise suggest(where, name, ENGINES)
+            raise _unknown(where, name, ENGINES)
         if names.count(name) > 1:
             raise ConfigError(f"{where}: {name!r} is named {names.count(name)} times; once will do")
 
@@ -58,8 +51,12 @@ def check_rung(rung: str | None, where: str) -> str:
     if rung is None:
         return rungs()[-1]
     if rung not in rungs():
-        raise suggest(where, rung, rungs())
+        raise _unknown(where, rung, rungs())
     return rung
+
+
+def _unknown(where: str, found: str, known: Sequence[str]) -> ConfigError:
+    return ConfigError(f"{where}: {found!r} is unknown; {advice(found, known)}")
 
 
 def one_blas_thread() -> AbstractContextManager[list[dict[str, Any]]]:
@@ -101,8 +98,9 @@ def make_cuda(
     device: Device,
     rung: str,
     direction: Literal["push", "pull"] = "push",
+    history_images: int = 0,
 ) -> Engine:
-    """The CUDA engine on an open device; compiles its kernels.
+    """The CUDA engine on an open device; compiles its kernels. It keeps the losses of ``history_images`` images.
 
     Raises:
         DeviceMemoryError: the network does not fit; names the layer, the bytes and the largest
@@ -118,6 +116,7 @@ def make_cuda(
         device=device,
         rung=rung,
         direction=direction,
+        history_images=history_images,
     )
 
 

@@ -163,31 +163,53 @@ class _Reader:
         return largest
 
     def layer_order(self) -> dict[str, int]:
-        """Layer -> position in the network: as the baseline's rows come, else as the series' do."""
+        """Layer -> position in the network: as the whole step names them, else as the rows come."""
         order: dict[str, int] = {}
         for frame in (self.baseline_rows, self.rows_of(self._series)):
-            for row in _records(frame[frame["stage"] != WHOLE_STEP]):
+            rows = [row for row in _records(frame) if row["layers"] or row["stage"] != WHOLE_STEP]
+            for row in sorted(rows, key=lambda row: row["stage"] != WHOLE_STEP):
                 for name in _layers(row):
                     order.setdefault(name, len(order))
         return order
 
     def covering(self, row: Record) -> list[Record] | str:
         """The baseline's rows for the layers and the phase of ``row``, or why there are none."""
-        wanted = set(_layers(row))
-        inside = [
+        layers, phase = _layers(row), row["phase"]
+        found = [
             other
             for other in _records(self.baseline_rows)
-            if other["stage"] != WHOLE_STEP
+            if other["phase"] == phase
             and other["batch_size"] == row["batch_size"]
-            and wanted.issuperset(_layers(other))
+            and set(layers).issuperset(_layers(other))
         ]
-        missing = wanted.difference(*(_layers(other) for other in inside))
+        summed = {name for other in found for name in _layers(other)}
+        # a layer with nothing to do in this phase has no row; but if none has one, all are missing
+        needed = self._layers_with(phase).intersection(layers) or layers
+        missing = [name for name in layers if name in needed and name not in summed]
         if missing:
-            names = ", ".join(sorted(missing))
-            return f"the baseline has no time for {names} at batch {row['batch_size']}"
-        # A layer without parameters has no update; the phases that the others have are summed.
-        found = [other for other in inside if other["phase"] == row["phase"]]
-        return found or f"the baseline has no {row['phase']} here"
+            names = ", ".join(missing)
+            return f"the baseline has no {phase} time for {names} at batch {row['batch_size']}"
+        return found
+
+    def _layers_with(self, phase: str) -> set[str]:
+        """The layers that have work in this phase, as anything in the run folder shows.
+
+        A row may have been lost (a time of 0 is left out), so the rows are not believed alone: every
+        layer has a forward; those that hold parameters or were ever timed so have an update; and
+        from the first of these on, or the first that was timed so, every layer has a backward.
+        """
+        order = self.layer_order()
+        if phase == "forward":
+            return set(order)
+        memory = self._results.memory
+        learning = {
+            name
+            for stage in memory.loc[memory["category"] == "parameters", "stage"]
+            for name in stage.split("+")
+        }
+        # of a stage of several layers it is not known which of them learn
+        ours = {name for name in learning if name in order}
+        return ours
 
     def pair(self, row: Record, against: list[Record] | str) -> Pair:
         """``row`` and its counterpart in the baseline."""

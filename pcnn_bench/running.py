@@ -177,10 +177,12 @@ class _Job:
         """Take all engines through one part before the next part begins, the baseline first."""
         x, labels = next(self.schedule.batches(self.images, 1))
         for name in sorted(self.config.engines, key=packages.ENGINES.index):
-            self.set_up(name, x, labels)
+            self.set_up(name)
         for contender in self.each():
             if contender.engine.name != "baseline":
                 self.check(contender, x, labels)
+        for contender in self.each():
+            self.launch(contender, x, labels)
         for contender in self.each():
             self.train(contender)
         for contender in self.each():
@@ -198,21 +200,24 @@ class _Job:
             yield contender
         self.current = None
 
-    def set_up(self, name: str, x: Floats, labels: Labels) -> None:
-        """Make an engine, and launch everything in it once."""
+    def set_up(self, name: str) -> None:
+        """Make an engine; its kernels are compiled here."""
         self.progress.activity(f"{name}: setting up")
         contender = Contender(self.make_engine(name))
         self.contenders.append(contender)
-        self.current = contender
         engine = contender.engine
         engine.load_parameters(self.parameters)
+        engine.set_learning_rate(self.schedule.learning_rate)  # the check compares updates too
+        names = (engine.name, engine.device, engine.rung)
+        contender.memory = [MemoryRow(*names, *astuple(use)) for use in engine.memory()]
+
+    def launch(self, contender: Contender, x: Floats, labels: Labels) -> None:
+        """Step once with a whole batch, and once with the last, partial one."""
         count, batch_size = len(self.images.train), self.schedule.batch_size
         partial_count = count % batch_size if count > batch_size else 0
         rate = self.schedule.learning_rate
-        launch_once(engine, x, labels, partial_count, rate, contender.timing)
-        names = (engine.name, engine.device, engine.rung)
-        contender.memory = [MemoryRow(*names, *astuple(use)) for use in engine.memory()]
-        self.current = None
+        contender.engine.load_parameters(self.parameters)
+        launch_once(contender.engine, x, labels, partial_count, rate, contender.timing)
 
     def make_engine(self, name: str) -> Engine:
         """Engine ``name`` for this network and batch."""
@@ -226,6 +231,7 @@ class _Job:
             device=self.device,
             rung=packages.check_rung(self.config.cuda.rung, "cuda.rung"),
             direction=self.config.cuda.backward,
+            history_images=len(self.images.train),
         )
 
     def check(self, contender: Contender, x: Floats, labels: Labels) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -61,23 +61,21 @@ def launch_once(
 ) -> None:
     """One step of x (n, C, H, W), and one of its first ``partial_count`` images if that is not 0.
 
-    Whatever happens once happens here: lazy loading, first touch, the shape of the last batch. The
-    times go to ``record.first_us`` alone. Parameters and learning rate are treated as by
-    ``time_engine``.
+    Whatever happens once in a step happens here: lazy loading, first touch, the shape of the last
+    batch. Its results have been checked, so it may be timed: the times go to ``record.first_us``.
+    They are those of the whole step; a stage has been launched before, to be checked by itself, so
+    it has no first time. Parameters and learning rate are treated as by ``time_engine``.
     """
     with _parameters_kept(engine, learning_rate):
-        clock = engine.make_clock()
-        record.stage_clock = clock.kind
         start = perf_counter_ns()
         engine.set_batch(x, labels)
         engine.finish()
         sent = perf_counter_ns()
-        engine.step(clock)
+        engine.step()
         engine.finish()
         done = perf_counter_ns()
         record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
         record.first_us[WHOLE_STEP, "step"] = (done - sent) / 1e3
-        record.first_us.update(_span_times(clock))
         if partial_count:
             engine.set_batch(x[:partial_count], labels[:partial_count])
             engine.step()
@@ -127,6 +125,7 @@ class _Sampler:
     def __init__(self, engine: Engine, x: Floats, labels: Labels, record: TimingRecord) -> None:
         self._engine, self._x, self._labels, self._record = engine, x, labels, record
         self._clock = engine.make_clock()
+        record.stage_clock = self._clock.kind
         self._step_count = 1
         self._blank = SampleRow(
             engine.name,
@@ -150,7 +149,7 @@ class _Sampler:
         step_us = self._time_steps(self._step_count)
         add(replace(blank, step_count=self._step_count, time_us=step_us))
         for (stage, phase), time_us in self._time_stages().items():
-            add(replace(blank, stage=stage, phase=phase, time_us=time_us))
+            add(replace(blank, stage=stage, phase=phase, time_us=time_us, flags=self._clock.flags))
         if is_warmup:
             # at 1 us a step or less, a longer block would only fill the launch queue
             self._step_count = ceil(MIN_BLOCK_US / max(step_us, 1.0))
@@ -221,7 +220,9 @@ def flag_outliers(samples: Sequence[SampleRow]) -> list[SampleRow]:
         return not low <= sample.time_us <= high
 
     return [
-        replace(sample, flags="outlier") if not sample.is_warmup and is_outlier(sample) else sample
+        replace(sample, flags=";".join(filter(None, (sample.flags, "outlier"))))
+        if not sample.is_warmup and is_outlier(sample)
+        else sample
         for sample in samples
     ]
 
@@ -272,6 +273,7 @@ def _layer_row(
     flags = [record.ended_by] if record.ended_by else []
     if is_step and engine.name == "baseline" and not record.is_sequential:
         flags.append("not_sequential")
+    flags += _common_flags(samples)
     return LayerRow(
         engine=engine.name,
         device=engine.device,
@@ -295,6 +297,19 @@ def _layer_row(
         status=status,
         **summary,
     )
+
+
+def _common_flags(samples: Sequence[SampleRow]) -> list[str]:
+    """What the clock said of more than half of the steady samples, so that it concerns their median."""
+    said = Counter(
+        flag
+        for sample in samples
+        if not sample.is_warmup
+        for flag in sample.flags.split(";")
+        if flag not in ("", "outlier")
+    )
+    steady = sum(not sample.is_warmup for sample in samples)
+    return [flag for flag, count in said.items() if 2 * count > steady]
 
 
 def _summary(times: Sequence[float]) -> dict[str, float | None]:

@@ -65,13 +65,9 @@ def expect(
     ``reference`` is a float64 engine with one stage a layer. With ``is_exact``, for layers of ``EXACT_KINDS`` that
     are given small integers, the result must be right to the last bit. Parameters are named as in ``Engine.probe``.
     """
-    chain = _Chain(reference, layers, given, is_exact)
+    chain = _Chain(reference, layers, given, optimizer, is_exact)
     found = {"losses" if chain.is_loss else "y": chain.forward()}
-    for name, quantity in chain.backward().items():
-        found[name] = quantity
-    for name, value in given.parameters.items():
-        if f"grad_{name}" in found:
-            found[name] = _updated(value, found[f"grad_{name}"], optimizer)
+    found |= chain.backward()
     tiny = float(np.finfo(np.float32).tiny)  # results that small may be flushed to zero
     return {
         name: Bounded(each.value, each.error + (0.0 if is_exact else tiny))
@@ -83,9 +79,15 @@ class _Chain:
     """The layers of one stage, walked with values and errors."""
 
     def __init__(
-        self, reference: Engine, layers: Sequence[Layer], given: Probe, is_exact: bool
+        self,
+        reference: Engine,
+        layers: Sequence[Layer],
+        given: Probe,
+        optimizer: OptimizerSpec,
+        is_exact: bool,
     ) -> None:
         self._reference = reference
+        self._optimizer = optimizer
         self._layers = layers
         self._given = given
         self._is_exact = is_exact
@@ -118,8 +120,8 @@ class _Chain:
             gradients = self._backward(layer, self._inputs[index], self._outputs[index], grad)
             grad = gradients.pop("grad_x", None)
             for name, quantity in gradients.items():
-                parameter = name.removeprefix("grad_")
-                found[f"grad_{self._named(layer, parameter)}"] = quantity
+                prefix = "grad_" if name.startswith("grad_") else ""
+                found[prefix + self._named(layer, name.removeprefix(prefix))] = quantity
         if grad is not None:
             found["grad_x"] = grad
         return found
@@ -163,7 +165,9 @@ class _Chain:
             return Bounded(y, self._rounding(layer, "y", terms) + carried)
         if kind == "maxpool2d":
             return Bounded(y, self._probe(layer, x.error, None)["y"])
-        local = _FUNCTION_ERRORS[kind] * UNIT_ROUNDOFF * np.abs(y)
+        # what is infinite or no number is compared for equality, and has no error to pass on
+        finite = np.where(np.isfinite(y), np.abs(y), 0.0)
+        local = _FUNCTION_ERRORS[kind] * UNIT_ROUNDOFF * finite
         steepest = 0.25 if kind == "sigmoid" else 1.0
         return Bounded(y, local + steepest * x.error.reshape(y.shape))
 
@@ -174,7 +178,11 @@ class _Chain:
         kind = layer.kind
         value = self._probe(layer, x.value, None if grad is None else grad.value)
         if kind in _LOSSES:
-            return {"grad_x": Bounded(value["grad_x"], _LOSSES[kind](x.value, y.value)["grad_x"])}
+            predictions = value["predictions"]
+            return {
+                "grad_x": Bounded(value["grad_x"], _LOSSES[kind](x.value, y.value)["grad_x"]),
+                "predictions": Bounded(predictions, np.zeros_like(predictions)),
+            }
         assert grad is not None
         if kind in _DERIVATIVES:
             slope, change, roundings = _DERIVATIVES[kind](y.value)
@@ -183,6 +191,8 @@ class _Chain:
                 + change * np.abs(grad.value) * y.error
                 + roundings * UNIT_ROUNDOFF * np.abs(grad.value)
             )
+            if kind == "relu":  # within its error x may lie on either side of the kink
+                error = error + np.where(np.abs(x.value) < x.error, np.abs(grad.value), 0.0)
             return {"grad_x": Bounded(value["grad_x"], error)}
         if kind == "flatten":
             return {"grad_x": Bounded(value["grad_x"], grad.error.reshape(x.value.shape))}
@@ -207,7 +217,13 @@ class _Chain:
                 error = self._rounding(layer, name, magnitude[name]) + by_grad[name]
                 if name == "grad_weight":  # the only one that x is a factor of
                     error = error + by_x[name]
+                if layer.kind == "maxpool2d":
+                    error = error + _contested(layer, x, np.abs(grad.value) + grad.error)
                 found[name] = Bounded(value[name], error)
+        for name in layer.parameters:
+            parameter, gradient = self._parameters(layer)[name], found[f"grad_{name}"]
+            error = _update_error(np.abs(parameter), gradient, self._optimizer)
+            found[name] = Bounded(value[name], error)
         return found
 
 
@@ -289,19 +305,38 @@ _LOSSES = {
 }
 
 
-def _updated(parameter: npt.ArrayLike, grad: Bounded, optimizer: OptimizerSpec) -> Bounded:
-    """A parameter after two updates from zero velocity: five roundings each, and the gradient's error thrice over."""
-    value = np.asarray(parameter, np.float64)
-    rate, momentum, decay = (
-        optimizer.learning_rate,
-        optimizer.momentum,
-        optimizer.weight_decay,
-    )
-    velocity, moved = np.zeros_like(value), value
-    for _ in range(2):
-        velocity = momentum * velocity + (grad.value + decay * moved)
-        moved = moved - rate * velocity
-    weight = rate * (2 + momentum)
-    growth = 1 + weight * decay
-    magnitude = (np.abs(value) + weight * np.abs(grad.value)) * growth**2
-    return Bounded(moved, 10 * UNIT_ROUNDOFF * magnitude + weight * growth * grad.error)
+def _update_error(parameter: Doubles, grad: Bounded, optimizer: OptimizerSpec) -> Doubles:
+    """Error of a parameter after two updates: five roundings each, and the gradient's error thrice over."""
+    weight = optimizer.learning_rate * (2 + optimizer.momentum)
+    growth = 1 + weight * optimizer.weight_decay
+    magnitude = (parameter + weight * np.abs(grad.value)) * growth**2
+    return np.asarray(10 * UNIT_ROUNDOFF * magnitude + weight * growth * grad.error, np.float64)
+
+
+def _contested(layer: Layer, x: Bounded, grad: Doubles) -> Doubles:
+    """What grad_x may differ by where rounding of x decides which cell of a window is the largest.
+
+    grad is the magnitude of grad_y. Each cell within its error of the window's maximum may get it or not.
+    """
+    total = np.zeros_like(x.value)
+    if not x.error.any():
+        return total
+    spec = layer.spec
+    assert isinstance(spec, PoolingSpec)
+    (rows, columns), (row_stride, column_stride) = spec.size, spec.stride
+    p, q = grad.shape[2:]
+    cells = [
+        (
+            ...,
+            slice(r, r + row_stride * (p - 1) + 1, row_stride),
+            slice(s, s + column_stride * (q - 1) + 1, column_stride),
+        )
+        for r in range(rows)
+        for s in range(columns)
+    ]
+    surely = np.maximum.reduce([x.value[cell] - x.error[cell] for cell in cells])
+    possible = [x.value[cell] + x.error[cell] >= surely for cell in cells]
+    is_open = np.add.reduce([one.astype(np.int64) for one in possible]) > 1
+    for cell, one in zip(cells, possible, strict=True):
+        total[cell] += np.where(is_open & one, grad, 0.0)
+    return total

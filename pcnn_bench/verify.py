@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,15 +15,25 @@ from pcnn_bench.layers import LossSpec
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec, SgdSpec
 from pcnn_bench.results import CheckRow
-from pcnn_bench.tolerances import EXACT_KINDS, Doubles, expect
+from pcnn_bench.tolerances import EXACT_KINDS, Bounded, Doubles, expect
 
 if TYPE_CHECKING:
     from pcnn_cuda.device import Device
 
 SPARE_IMAGES = 2
-"""Room beyond the batch, so that a kernel which reads or writes stale rows is caught."""
+"""Room beyond the batch, filled with NaN: a kernel that reads there spreads them, one that writes there is caught."""
 NETWORK_IMAGES = 3
 """Images for which a config's own network is verified."""
+NAN, INFINITY = float("nan"), float("inf")
+EXTREMES: dict[str, tuple[float, ...]] = {
+    "maxpool2d": (NAN, INFINITY, -INFINITY, 1.0, 1.0, 0.0),
+    "relu": (NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e30),
+    "tanh": (NAN, INFINITY, -INFINITY, 90.0, -90.0, 1e-30),
+    "sigmoid": (NAN, INFINITY, -INFINITY, 90.0, -90.0, 0.0),
+    "softmax_cross_entropy": (1000.0, 0.0, -1000.0, 1000.0, 88.0, -88.0),
+    "mean_squared_error": (1000.0, 0.0, -1000.0, 1000.0, 1.0, 1.0),
+}
+"""Values that x is drawn from once more, for kinds whose contract names them: NaN, infinities, ties, overflow."""
 VERIFY_OPTIMIZER = SgdSpec(learning_rate=0.0625, momentum=0.5, weight_decay=0.25)
 """Every term of the update counts, and each factor is a power of two."""
 
@@ -66,8 +76,7 @@ def verify(
     """
     chosen = list(awkward_cases() if cases is None else cases)
     if network is not None:
-        specs = tuple(layer.spec for layer in network.all_layers)
-        chosen.append(Case(specs, network.input_shape, NETWORK_IMAGES))
+        chosen += _network_cases(network)
     networks = [_network_of(case) for case in chosen]
     engines.prefetch(networks, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
     found = Verification()
@@ -82,6 +91,17 @@ def verify(
         known = engines.kernel_names(rung)
         found.unverified = tuple(sorted(set(known) - set(found.kernels)))
     return found
+
+
+def _network_cases(network: Network) -> list[Case]:
+    """Each layer alone, which exact kinds must compute exactly; then all together, as the rung runs them."""
+    alone = [
+        Case((layer.spec,), layer.x_shape, NETWORK_IMAGES)
+        for layer in network.all_layers
+        if layer.kind != "flatten"  # a view: nothing computes it
+    ]
+    specs = tuple(layer.spec for layer in network.all_layers)
+    return [*alone, Case(specs, network.input_shape, NETWORK_IMAGES)]
 
 
 def _network_of(case: Case) -> Network:
@@ -105,10 +125,12 @@ def _verify_case(
     )
     try:
         rows: list[CheckRow] = []
-        for of_integers in (False, True):
-            step = _draw(network, case.n, rng, of_integers)
+        for draw in ("normal", "integers", "extremes"):
+            if draw == "extremes" and (len(case.kinds) > 1 or case.kinds[0] not in EXTREMES):
+                continue
+            step = _draw(network, case.n, rng, draw)
             # a layer that rounds hands its neighbours what are no integers any more
-            is_exact = of_integers and EXACT_KINDS.issuperset(case.kinds)
+            is_exact = draw == "integers" and EXACT_KINDS.issuperset(case.kinds)
             rows += _check_stages(engine, reference, step, VERIFY_OPTIMIZER, is_exact=is_exact)
         return rows
     finally:
@@ -126,17 +148,29 @@ class _Step:
     parameters: Mapping[str, Floats]
 
 
-def _draw(network: Network, n: int, rng: np.random.Generator, of_integers: bool) -> _Step:
-    """Random input, parameters and gradient from above: normal, or integers from -3 to 3."""
+def _draw(
+    network: Network,
+    n: int,
+    rng: np.random.Generator,
+    draw: Literal["normal", "integers", "extremes"],
+) -> _Step:
+    """Random input, parameters and gradient from above.
+
+    Normal; or integers from -3 to 3; or, for one layer of ``EXTREMES``, normal with an x of those values.
+    """
 
     def values(shape: tuple[int, ...]) -> Floats:
-        if of_integers:
+        if draw == "integers":
             return rng.integers(-3, 4, shape).astype(np.float32)
         return rng.standard_normal(shape, dtype=np.float32)
 
     classes = network.output_shape[0]
+    x = values((n, *network.input_shape))
+    if draw == "extremes":
+        (layer,) = network.all_layers
+        x = rng.choice(np.array(EXTREMES[layer.kind], np.float32), x.shape)
     return _Step(
-        x=values((n, *network.input_shape)),
+        x=x,
         grad_y=None if network.loss else values((n, *network.output_shape)),
         labels=rng.integers(0, classes, n).astype(np.int32) if network.loss else None,
         parameters={
@@ -181,6 +215,8 @@ def _check_stages(
     inputs, gradients = _carry(reference, step)
     rows: list[CheckRow] = []
     for stage in engine.stages:
+        if not stage.work(len(step.x)):
+            continue  # a view: nothing is computed
         first, last = stage.layers[0], stage.layers[-1]
         is_loss = reference.network.loss is not None and last == reference.network.loss.name
         given = Probe(
@@ -241,8 +277,12 @@ def check_stage(
     """One row for every quantity that the stage computes; ``reference`` has a stage for each of its layers."""
     by_name = {layer.name: layer for layer in reference.network.all_layers}
     layers = [by_name[name] for name in stage.layers]
-    expected = expect(reference, layers, given, optimizer, is_exact=is_exact)
+    with np.errstate(invalid="ignore", over="ignore"):  # extremes are given on purpose
+        expected = expect(reference, layers, given, optimizer, is_exact=is_exact)
     actual = engine.probe(stage.name, given)
+    if "beyond_batch" in actual:
+        nothing = np.zeros(())
+        expected["beyond_batch"] = Bounded(nothing, nothing)
     rows: list[CheckRow] = []
     for name, quantity in expected.items():
         error, bound, is_within = compare(actual.get(name), quantity.value, quantity.error)
@@ -261,13 +301,20 @@ def compare(
 ) -> tuple[float, float, bool]:
     """(error, allowed error, whether all is within), the errors at the element that exceeds its bound the most.
 
-    A NaN on either side fails, and counts as an infinite error; so do an absent result and another shape.
+    Where the expected value is a NaN or an infinity, which a stage is only given extremes to produce, nothing else
+    will do. Anywhere else a NaN fails, and counts as an infinite error; so do an absent result and another shape.
     """
     if actual is None or actual.shape != expected.shape or not expected.size:
-        return float("inf"), 0.0, False
-    error = np.abs(np.asarray(actual, np.float64) - expected)
-    error = np.where(np.isnan(error), np.inf, error)
-    is_within = bool((error <= allowed).all())
-    excess = np.divide(error, allowed, out=np.where(error > 0, np.inf, 0.0), where=allowed > 0)
+        return INFINITY, 0.0, False
+    found = np.asarray(actual, np.float64)
+    is_special = ~np.isfinite(expected)
+    is_same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        error = np.abs(found - expected)
+    error = np.where(np.isnan(error), INFINITY, error)
+    error = np.where(is_special, np.where(is_same, 0.0, INFINITY), error)
+    bound = np.where(is_special, 0.0, allowed)
+    is_within = bool((error <= bound).all())
+    excess = np.divide(error, bound, out=np.where(error > 0, INFINITY, 0.0), where=bound > 0)
     worst = np.unravel_index(int(excess.argmax()), excess.shape)
-    return float(error[worst]), float(allowed[worst]), is_within
+    return float(error[worst]), float(bound[worst]), is_within

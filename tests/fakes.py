@@ -70,6 +70,7 @@ class FakeClock:
 
     def __init__(self, engine: FakeEngine) -> None:
         self.kind: Literal["host", "device"] = "device"
+        self.flags = ""
         self._engine = engine
         self._spans: list[tuple[str, StagePhase, float]] = []
 

@@ -176,6 +176,8 @@ def test_a_run_sets_up_checks_trains_and_times_in_this_order(world: World, tmp_p
     timed = [event for event in log[last_evaluation:] if event.endswith("step with clock")]
     assert timed == sorted(timed)  # all of the baseline's, then all of cuda's
     assert len(timed) >= 2 * 6  # a warm-up and five samples each
+    before = log[: log.index("cuda check")]
+    assert not [event for event in before if " step" in event]  # nothing is timed unchecked
     between = log[log.index("cuda check") : last_evaluation]
     assert not [event for event in between if "with clock" in event]  # training has no events
     assert log[-4:] == ["baseline close", "cuda close", "device close", "threads as before"]

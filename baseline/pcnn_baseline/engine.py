@@ -263,11 +263,12 @@ class BaselineEngine:
     def _probe_loss(
         self, loss: BaselineLoss, x: Array, given: Probe
     ) -> dict[str, npt.NDArray[np.floating]]:
-        """``losses`` and, where the loss has a backward pass, ``grad_x``."""
+        """``losses``, ``predictions`` and, where the loss has a backward pass, ``grad_x``."""
         if given.labels is None:
             raise ValueError("a loss is probed with labels")
         loss.workspace.spoil()
         results = {"losses": _owned(loss.forward(x, given.labels))}
+        results["predictions"] = predictions(x).astype(self._dtype)
         if loss.layer.needs_backward:
             results["grad_x"] = _owned(loss.backward())
         return results

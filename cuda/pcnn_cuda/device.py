@@ -105,9 +105,8 @@ class Device(Protocol):
         """Launches so far by kernel name; may be cleared."""
         ...
 
-    @property
-    def compile_s(self) -> float:
-        """Host seconds spent compiling and loading kernels."""
+    def take_compile_s(self) -> float:
+        """Host seconds spent compiling and loading kernels since this was last asked."""
         ...
 
     @property
@@ -169,6 +168,10 @@ class Device(Protocol):
         Without it, events around a short kernel measure how long the host took to launch it. A device whose launches
         are synchronous has nothing to do.
         """
+        ...
+
+    def is_reached(self, event: Event) -> bool:
+        """Whether the device has come to this event; does not wait."""
         ...
 
     def synchronize(self) -> None:

@@ -320,6 +320,16 @@ class EmulatedDevice:
     def stall(self, time_us: float) -> None:
         """Nothing to hold back: every call has ended when it returns."""
 
+    def is_reached(self, event: Event) -> bool:
+        """Always: every call has ended when it returns."""
+        return True
+
+    def take_compile_s(self) -> float:
+        """Host seconds spent compiling and loading since this was last asked, the runtime included."""
+        with self._lock:
+            taken, self.compile_s = self.compile_s, 0.0
+        return taken
+
     def synchronize(self) -> None:
         """Nothing to wait for: every call has ended when it returns."""
 

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pcnn_bench.engine import MemoryUse, Probe, Stage, StageClock, StagePhase
-from pcnn_bench.errors import DeviceMemoryError
+from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Probe, Stage, StageClock, StagePhase
+from pcnn_bench.errors import DataError, DeviceMemoryError
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
 from pcnn_cuda.device import BoundLaunch, Device, DeviceArray
@@ -56,6 +56,7 @@ class CudaEngine:
         device: Device,
         rung: str | None = None,
         direction: Direction = "push",
+        history_images: int = 0,
     ) -> None:
         self.network = network
         self.batch_size = batch_size
@@ -69,6 +70,7 @@ class CudaEngine:
             batch_size=batch_size,
             optimizer=optimizer,
             direction=direction,
+            history_images=history_images,
         )
         self.stages: Sequence[Stage] = [stage.info for stage in self.plan.stages]
         self._sgd = Sgd(optimizer)
@@ -82,6 +84,7 @@ class CudaEngine:
         self._loss_count = 0
         self._fetched_losses: list[Floats] = []
         self._n = 0
+        self._is_closed = False
         self.set_learning_rate(optimizer.learning_rate)
         self.load_parameters(network.initial_parameters(seed=0))
 
@@ -89,31 +92,41 @@ class CudaEngine:
 
     def _load(self) -> None:
         """Compile every kernel of the plan, those of different sources side by side."""
-        before = self._device.compile_s
         self._device.prefetch(sources_of([self.plan]))
         for stage in self.plan.stages:
             stage.op.load(self._device)
         if any(stage.parameter for stage in self.plan.stages):
             self._sgd.load(self._device)
-        self.compile_s = self._device.compile_s - before
+        self._device.stall(
+            0.0
+        )  # the clock's kernel is compiled and launched here, not in a timed step
+        self.compile_s = self._device.take_compile_s()
 
     def _allocate(self) -> DeviceArray:
-        """One allocation for the whole plan."""
+        """One allocation for the whole plan.
+
+        Raises:
+            DeviceMemoryError: it does not fit, or the device refuses it all the same.
+        """
         free, total = self._device.free_bytes()
+        if self.plan.byte_count > free:
+            raise DeviceMemoryError(self._refusal(free, total))
         try:
-            if self.plan.byte_count > free:
-                raise DeviceMemoryError("")
             return self._device.empty((self.plan.byte_count,), "uint8")
         except DeviceMemoryError as error:
-            largest = max(self.plan.tensors(), key=lambda tensor: tensor.byte_count)
-            fits = largest_batch(self.plan, free)
-            remedy = f"the largest batch_size that fits is {fits}" if fits else "no batch_size fits"
-            raise DeviceMemoryError(
-                f"out of device memory: batch_size {self.batch_size} needs "
-                f"{self.plan.byte_count / MEBIBYTE:.1f} MiB, of which layer "
-                f"{largest.stage or 'input'} needs {largest.byte_count / MEBIBYTE:.1f} for {largest.name}; "
-                f"{free / MEBIBYTE:.1f} of {total / MEBIBYTE:.1f} MiB are free; {remedy}"
-            ) from error
+            raise DeviceMemoryError(f"{self._refusal(free, total)} ({error})") from error
+
+    def _refusal(self, free: int, total: int) -> str:
+        """What the plan needs, what needs most of it, and what would fit."""
+        largest = max(self.plan.tensors(), key=lambda tensor: tensor.byte_count)
+        fits = largest_batch(self.plan, min(free, self.plan.byte_count - 1))
+        remedy = f"the largest batch_size that fits is {fits}" if fits else "no batch_size fits"
+        return (
+            f"out of device memory: batch_size {self.batch_size} needs "
+            f"{self.plan.byte_count / MEBIBYTE:.1f} MiB, of which layer "
+            f"{largest.stage or 'input'} needs {largest.byte_count / MEBIBYTE:.1f} for "
+            f"{largest.name}; {free / MEBIBYTE:.1f} of {total / MEBIBYTE:.1f} MiB are free; {remedy}"
+        )
 
     def _array(self, view: View) -> DeviceArray:
         """A view's place in the allocation."""
@@ -202,9 +215,18 @@ class CudaEngine:
     # Training
 
     def set_batch(self, x: Floats, labels: Labels) -> None:
-        """x (n, C, H, W), labels (n,): queue their copies to the device."""
+        """x (n, C, H, W), labels (n,): queue their copies to the device.
+
+        Raises:
+            DataError: a label is not one of the network's classes; a kernel would read past its scores.
+        """
         start = time.perf_counter()
-        n = len(x)
+        n, classes = len(x), self.network.output_shape[-1]
+        if not 0 <= labels.min() <= labels.max() < classes:
+            raise DataError(
+                f"labels: found {labels.min()} to {labels.max()}, but the network has {classes} "
+                f"outputs (classes 0 to {classes - 1}); change the last layer or the data set"
+            )
         inputs, targets = self.plan.input, self.plan.labels
         self._device.copy_in(self._array(View(inputs, (n, *inputs.shape[1:]))), x)
         self._device.copy_in(self._array(View(targets, (n,))), labels)
@@ -241,7 +263,10 @@ class CudaEngine:
     def _fetch_losses(self) -> None:
         """Move the history to the host; waits."""
         if self._loss_count:
+            self._device.synchronize()  # so that the copy's time is the copy's alone
+            start = time.perf_counter()
             history = self._device.copy_out(self._losses.view((self._loss_count,)))
+            self.transfer_s += time.perf_counter() - start
             self._fetched_losses.append(np.asarray(history, np.float32))
             self._loss_count = 0
 
@@ -279,39 +304,55 @@ class CudaEngine:
         t = self._tensors[stage]
         n = len(given.x)
         launches = self._bind_stage(planned, n)
-        self.load_parameters({**self.parameters(), **self._full_names(planned, given.parameters)})
+        parameters = self._full_names(planned, given.parameters)
+        self.load_parameters({**self.parameters(), **parameters})
 
-        is_shared = t.x.address == t.y.address
-        x, y = _first(t.x, n), _first(t.y, n)
-        outputs = [*(() if is_shared else (y,)), *t.saved.values(), *t.gradients.values()]
-        for output in outputs:
-            self._device.fill(output, NAN_BYTE)
-        self._device.copy_in(x, given.x)
-        if given.labels is not None:
-            targets = self.plan.labels
-            self._device.copy_in(self._array(View(targets, (n,))), given.labels)
+        per_image = [t.x, t.y, *t.saved.values()]
+        per_image += [t.predictions] if t.predictions else []
+        self._spoil([*per_image, *t.gradients.values()])
+        self._device.copy_in(_first(t.x, n), given.x)
+        if t.labels and given.labels is not None:
+            self._device.copy_in(_first(t.labels, n), given.labels)
         _launch(launches.forward)
-        results = {"losses" if planned.is_loss else "y": self._device.copy_out(y)}
+        results = {"losses" if planned.is_loss else "y": self._device.copy_out(_first(t.y, n))}
+        if t.predictions:
+            results["predictions"] = self._device.copy_out(_first(t.predictions, n))
+        written = self._written_beyond(per_image, n)
 
-        if planned.needs_backward:
-            grad_x = t.grad_x and _first(t.grad_x, n)
-            if grad_x and not (t.grad_y and t.grad_y.address == grad_x.address):
-                self._device.fill(grad_x, NAN_BYTE)
-            if t.grad_y is not None and given.grad_y is not None:
+        is_given = given.labels is not None if planned.is_loss else given.grad_y is not None
+        if planned.needs_backward and is_given:
+            gradients = [each for each in (t.grad_x, t.grad_y) if each]
+            self._spoil([*gradients, *t.workspace.values()])
+            if t.grad_y and given.grad_y is not None:
                 self._device.copy_in(_first(t.grad_y, n), given.grad_y)
-            for scratch in t.workspace.values():
-                self._device.fill(scratch, NAN_BYTE)
             _launch(launches.backward)
-            if grad_x:
-                results["grad_x"] = self._device.copy_out(grad_x)
+            if t.grad_x:
+                results["grad_x"] = self._device.copy_out(_first(t.grad_x, n))
+            written += self._written_beyond(gradients, n)
             for name, array in t.gradients.items():
                 results[f"grad_{name}"] = self._device.copy_out(array)
             for _ in range(2):
                 _launch(launches.update)
             for name, array in t.parameters.items():
                 results[name] = self._device.copy_out(array)
-        self.load_parameters({**self.parameters(), **self._full_names(planned, given.parameters)})
+        results["beyond_batch"] = np.array(written)
+        self.load_parameters({**self.parameters(), **parameters})
         return {name: np.asarray(value, np.float32) for name, value in results.items()}
+
+    def _spoil(self, arrays: Sequence[DeviceArray]) -> None:
+        """Make every float a NaN and every int -1."""
+        for array in arrays:
+            self._device.fill(array, NAN_BYTE)
+
+    def _written_beyond(self, arrays: Sequence[DeviceArray], n: int) -> int:
+        """Elements past the first n images that are no longer as ``_spoil`` left them."""
+        count = 0
+        for array in arrays:
+            rest = self._device.copy_out(array)[n:]
+            size = rest.dtype.itemsize
+            as_bytes = np.ascontiguousarray(rest).view(np.uint8).reshape(-1, size)
+            count += int((as_bytes != NAN_BYTE).any(axis=1).sum())
+        return count
 
     def _full_names(
         self, stage: PlannedStage, parameters: Mapping[str, Floats]
@@ -326,16 +367,21 @@ class CudaEngine:
 
     def memory(self) -> list[MemoryUse]:
         """Every tensor of the plan; ``peak`` by our allocator and, on a GPU, by the driver's free memory."""
-        rows = [*self.plan.memory(), MemoryUse("peak", "", "allocated", self._memory.byte_count)]
+        rows = [
+            *self.plan.memory(),
+            MemoryUse("peak", WHOLE_STEP, "allocated", self._memory.byte_count),
+        ]
         if self.device == "gpu":
             taken = self._driver_free_before - self._device.free_bytes()[0]
-            rows.append(MemoryUse("peak", "", "driver", taken))
+            rows.append(MemoryUse("peak", WHOLE_STEP, "driver", taken))
         return rows
 
     def close(self) -> None:
         """Free everything; the device stays open."""
         self._launches.clear()
-        self._device.free(self._memory)
+        if not self._is_closed:
+            self._is_closed = True
+            self._device.free(self._memory)
 
 
 def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:
@@ -359,6 +405,7 @@ def largest_batch(plan: Plan, free_bytes: int) -> int:
             batch_size=batch_size,
             optimizer=plan.optimizer,
             direction=plan.direction,
+            history_images=plan.history_images,
         )
         return smaller.byte_count <= free_bytes
 

@@ -20,8 +20,8 @@ from pcnn_cuda.op import Direction, Op
 
 ALIGNMENT_BYTES = 256
 """What cudaMalloc gives, and enough for any vector load."""
-LOSS_HISTORY_IMAGES = 65_536
-"""Losses kept on the device before the host fetches them: an epoch of MNIST without a wait, 256 KiB."""
+HISTORY_BATCHES = 512
+"""Batches, at least, whose losses the device keeps before the host must fetch them: a timed block of steps."""
 
 Category = Literal["input", "parameters", "gradients", "optimizer", "activations", "workspace"]
 
@@ -99,7 +99,7 @@ class Plan:
     """The stages of a network under a rung, and one allocation that holds every tensor.
 
     Steps count the passes of a training step: stage i runs forward in step i and backward in step 2S - 1 - i, S stages.
-    Tensors whose lives do not meet share memory.
+    Tensors whose lives do not meet share memory. The losses of ``history_images`` images, an epoch's, are kept.
 
     Raises:
         ConfigError: a rung that is not built.
@@ -114,10 +114,12 @@ class Plan:
         batch_size: int,
         optimizer: OptimizerSpec,
         direction: Direction = "push",
+        history_images: int = 0,
     ) -> None:
         self.network = network
         self.rung = rung
         self.direction = direction
+        self.history_images = history_images
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.static: list[Tensor] = []
@@ -128,7 +130,7 @@ class Plan:
         self.labels = self._keep("", "labels", "input", (batch_size,), "int32")
         self.learning_rate = self._keep("", "learning_rate", "optimizer", (1,))
         self.predictions = self._keep("loss", "predictions", "workspace", (batch_size,), "int32")
-        history = max(batch_size, LOSS_HISTORY_IMAGES)
+        history = max(history_images, HISTORY_BATCHES * batch_size)
         self.losses = self._keep("loss", "losses", "workspace", (history,))
         self.stages: list[PlannedStage] = []
         self._plan_forward()
@@ -269,10 +271,12 @@ class Plan:
         for tensor in self.tensors():
             count = prod(tensor.shape)
             if count > MAX_INDEX:
-                each = max(1, count // self.batch_size)
+                grows = tensor.shape[:1] == (self.batch_size,)
+                fits = MAX_INDEX // (count // self.batch_size) if grows else 0
+                remedy = f"use a batch_size of at most {fits}" if fits else "make the layer smaller"
                 raise DeviceError(
-                    f"layer {tensor.stage or 'input'}: {tensor.name} has {count} elements, more than 32-bit "
-                    f"indices reach; use a batch_size of at most {MAX_INDEX // each}"
+                    f"layer {tensor.stage or 'input'}: {tensor.name} has {count} elements, more "
+                    f"than 32-bit indices reach; {remedy}"
                 )
 
     def _place(self) -> int:

@@ -16,9 +16,10 @@ import numpy as np
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
 from pcnn_cuda.device import DeviceArray, Event, HostArray
-from pcnn_cuda.launch import kernel_text, linear, signatures
+from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.libcuda import GpuStatus, probe_gpu
 from pcnn_cuda.pycuda_kernel import PycudaKernel, one_line
+from pcnn_cuda.stall import SOURCE, stall
 
 if TYPE_CHECKING:
     import pycuda.driver as drv
@@ -289,13 +290,22 @@ class PycudaDevice:
         with self._failing():
             return last.raw.time_since(first.raw) * 1e3  # the driver counts milliseconds
 
+    def take_compile_s(self) -> float:
+        """Host seconds spent compiling and loading kernels since this was last asked."""
+        taken, self.compile_s = self.compile_s, 0.0
+        return taken
+
     def stall(self, time_us: float) -> None:
         """Queue a pause of about this length, in which the host can queue what follows."""
         import pycuda.driver as drv
 
-        kernel = self.compile("stall.cu")["stall_wait"]
         khz = self._device.get_attribute(drv.device_attribute.CLOCK_RATE)
-        kernel.bind(linear(1), cycle_count=min(int(time_us * khz / 1e3), 2**31 - 1))()
+        stall(self.compile(SOURCE), time_us, khz)
+
+    def is_reached(self, event: Event) -> bool:
+        """Whether the device has come to this event; does not wait."""
+        with self._failing():
+            return cast(PycudaEvent, event).raw.query()
 
     def synchronize(self) -> None:
         """Wait until everything queued is done.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from pcnn_bench.datasets.idx import read_idx_set
 from pcnn_bench.datasets.mnist_5k import read_mnist_5k
 from pcnn_bench.datasets.reading import Parts
 from pcnn_bench.errors import ConfigError
+from pcnn_bench.suggest import advice
 
 SYNTHETIC = "synthetic"
 
@@ -66,8 +66,7 @@ def find_entry(set_name: str) -> Entry:
     """
     if set_name in CATALOG:
         return CATALOG[set_name]
-    near = difflib.get_close_matches(set_name, CATALOG, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known sets: {', '.join(CATALOG)}"
+    hint = advice(set_name, CATALOG, f"known sets: {', '.join(CATALOG)}")
     raise ConfigError(f"data.set: unknown data set {set_name!r}; {hint}")
 
 
