@@ -155,6 +155,9 @@ class _Reader:
         self._samples = {
             side: _steady(results.samples, side) for side in {series, baseline} if side is not None
         }
+        self._baseline_samples = self._samples[baseline] if baseline else {}
+        memory = _select(results.memory, baseline) if baseline else results.memory.iloc[:0]
+        self._with_parameters = set(memory.loc[memory["category"] == "parameters", "stage"])
 
     def rows_of(self, series: Series) -> pd.DataFrame:
         """The layer rows of a series at its largest batch; a smaller one is a partial batch."""
@@ -192,24 +195,26 @@ class _Reader:
         return found
 
     def _layers_with(self, phase: str) -> set[str]:
-        """The layers that have work in this phase, as anything in the run folder shows.
+        """The layers that have work in this phase, as far as anything in the run folder shows.
 
-        A row may have been lost (a time of 0 is left out), so the rows are not believed alone: every
-        layer has a forward; those that hold parameters or were ever timed so have an update; and
-        from the first of these on, or the first that was timed so, every layer has a backward.
+        A row may have been lost (a time of 0 is left out), so that no row alone is no proof of no
+        work. Every layer has a forward. Those with parameters, or ever timed so, have an update. From
+        the first layer on that learns, or was ever timed so, every layer has a backward.
         """
         order = self.layer_order()
         if phase == "forward":
             return set(order)
-        memory = self._results.memory
-        learning = {
-            name
-            for stage in memory.loc[memory["category"] == "parameters", "stage"]
-            for name in stage.split("+")
-        }
-        # of a stage of several layers it is not known which of them learn
-        ours = {name for name in learning if name in order}
-        return ours
+        learning = self._timed("update") | self._with_parameters
+        if phase == "update":
+            return learning
+        places = [order[name] for name in learning | self._timed("backward") if name in order]
+        return {name for name, place in order.items() if place >= min(places, default=len(order))}
+
+    def _timed(self, phase: str) -> set[str]:
+        """The layers for which the baseline has a row or a sample of this phase, at any batch."""
+        rows = _records(self.baseline_rows[self.baseline_rows["phase"] == phase])
+        sampled = {stage for stage, of, _ in self._baseline_samples if of == phase}
+        return sampled.union(*(_layers(row) for row in rows))
 
     def pair(self, row: Record, against: list[Record] | str) -> Pair:
         """``row`` and its counterpart in the baseline."""

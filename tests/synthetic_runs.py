@@ -76,8 +76,10 @@ def make_run(
     folder.write_table(
         "memory",
         [
-            MemoryRow(*one.key, "parameters", "dense1", "dense1.weight", 4800, -1, -1, 0)
+            MemoryRow(*one.key, "parameters", stage, "weight", 4800, None, None, 0)
             for one in engines
+            for stage in ("+".join(layers) for layers in one.stages)
+            if any(name.startswith(WITH_PARAMETERS) for name in stage.split("+"))
         ],
     )
     folder.write_table(

@@ -11,6 +11,7 @@ from pcnn_bench.errors import DeviceMemoryError
 from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import SgdSpec
+from pcnn_cuda.conv2d import Conv2d
 from pcnn_cuda.emulated_device import EmulatedDevice
 from pcnn_cuda.engine import CudaEngine
 
@@ -170,3 +171,22 @@ def test_too_large_a_batch_names_the_layer_and_the_batch_that_fits(
         CudaEngine(
             _network(), batch_size=fits + 1, optimizer=OPTIMIZER, device=device, rung="naive"
         )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_convolution_counts_only_products_on_the_map(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    h, w, r, s = (int(value) for value in rng.integers(1, 6, 4))
+    padding = [int(rng.integers(r, r + 3)), int(rng.integers(s, s + 3))]  # some taps meet nothing
+    stride = [int(value) for value in rng.integers(1, 4, 2)]
+    spec = _spec("conv2d", out_channels=3, kernel=[r, s], stride=stride, padding=padding)
+    network = Network((2, h, w), [spec], None, needs_grad_x=True)
+    (layer,) = network.layers
+    ones = np.ones((2 * padding[0] + h, 2 * padding[1] + w)) * 0
+    ones[padding[0] : padding[0] + h, padding[1] : padding[1] + w] = 1
+    windows = np.lib.stride_tricks.sliding_window_view(ones, (r, s))[:: stride[0], :: stride[1]]
+    products = int(windows.sum()) * 2 * 3 * 5  # channels, maps, images
+    work = Conv2d([layer]).work(5)
+    assert work["forward"].flop_count == 2 * products
+    bias = 5 * int(np.prod(layer.y_shape))
+    assert work["backward"].flop_count == 4 * products + bias

@@ -163,7 +163,77 @@ def test_layer_that_the_baseline_lacks_is_named(tmp_path: Path) -> None:
     run = make_run(tmp_path, baseline(stages=some), cuda(stages=FUSED))
     pair = pair_of(stage_pairs(load_results(run), CUDA), "conv2d1+tanh1+avgpool2d1", "forward")
     assert pair.speedup is None
-    assert pair.reason == "the baseline has no time for tanh1 at batch 64"
+    assert pair.reason == "the baseline has no forward time for tanh1 at batch 64"
+
+
+def lose_row(run: Path, stage: str, phase: str, how: str) -> None:
+    """Take one row of the baseline from layers.csv, or give it a time of 0, for which it is dropped."""
+    lines = (run / "layers.csv").read_text().splitlines()
+    start = f"baseline,cpu,,{stage},{stage},op,,{phase},"
+    (index,) = [index for index, line in enumerate(lines) if line.startswith(start)]
+    if how == "deleted":
+        del lines[index]
+    else:
+        cells = lines[index].split(",")
+        cells[lines[0].split(",").index("median_us")] = "0.0"
+        lines[index] = ",".join(cells)
+    (run / "layers.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("how", ["deleted", "of no time"])
+@pytest.mark.parametrize("has_samples", [True, False])
+@pytest.mark.parametrize(
+    ("phase", "lost"),
+    [
+        ("forward", "tanh1"),
+        ("backward", "conv2d1"),
+        ("backward", "tanh1"),
+        ("backward", "avgpool2d1"),
+        ("update", "conv2d1"),
+    ],
+)
+def test_a_lost_row_of_the_baseline_leaves_no_ratio_over_too_small_a_sum(
+    tmp_path: Path, phase: str, lost: str, has_samples: bool, how: str
+) -> None:
+    run = make_run(tmp_path, baseline(), cuda(stages=FUSED))
+    lose_row(run, lost, phase, how)
+    if not has_samples:
+        (run / "samples.csv").unlink()
+    results = load_results(run)
+    pairs = stage_pairs(results, CUDA)
+    pair = pair_of(pairs, "conv2d1+tanh1+avgpool2d1", phase)
+    assert (pair.speedup, pair.baseline) == (None, None)
+    assert pair.reason == f"the baseline has no {phase} time for {lost} at batch 64"
+    assert how == "deleted" or any("median_us" in warning for warning in results.warnings)
+    others = [one for one in pairs if one.layers != pair.layers or one.phase != phase]
+    assert others
+    assert all(one.speedup is not None for one in others)
+
+
+def test_one_of_two_lost_updates_is_not_taken_for_a_layer_without_parameters(
+    tmp_path: Path,
+) -> None:
+    stages = (LAYERS,)
+    run = make_run(tmp_path, baseline(), cuda(stages=stages))
+    lose_row(run, "dense1", "update", "deleted")
+    for has_samples in (True, False):
+        if not has_samples:
+            (run / "samples.csv").unlink()  # then memory.csv knows what dense1 holds
+        pair = pair_of(stage_pairs(load_results(run), CUDA), "+".join(LAYERS), "update")
+        assert pair.reason == "the baseline has no update time for dense1 at batch 64"
+
+
+def test_layers_below_the_first_that_learns_need_no_backward(tmp_path: Path) -> None:
+    run = make_run(tmp_path, baseline(), cuda(stages=FUSED))
+    (run / "samples.csv").unlink()
+    lose_row(run, "conv2d1", "backward", "deleted")
+    lose_row(run, "conv2d1", "update", "deleted")
+    lines = (run / "memory.csv").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith("baseline,cpu,,parameters,conv2d1,")]
+    assert len(kept) == len(lines) - 1
+    (run / "memory.csv").write_text("\n".join(kept) + "\n")
+    pair = pair_of(stage_pairs(load_results(run), CUDA), "conv2d1+tanh1+avgpool2d1", "backward")
+    assert pair.speedup is not None
 
 
 def test_other_batch_size_is_not_compared(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import cast
 
+from pcnn_bench.engine import StagePhase, Work
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_cuda.device import BoundLaunch
 from pcnn_cuda.launch import BLOCK_THREADS, linear, reduction
@@ -58,13 +60,48 @@ class Conv2d(Op):
             )  # fmt: skip
         return launches
 
+    def work(self, n: int) -> dict[StagePhase, Work]:
+        """As the spec counts, less the products with padding, which these kernels leave out."""
+        spec, x = cast(Conv2dSpec, self.layer.spec), self.layer.batch_x(n)
+        axes = zip(self.layer.x_shape[1:], spec.kernel, spec.stride, spec.padding, strict=True)
+        on_map = prod(_taps(*axis) for axis in axes)
+        product_flops = 2 * n * self.layer.x_shape[0] * spec.out_channels * on_map
+        padding_flops = spec.forward_flops(x) - product_flops
+        passes = {"forward": 1, "backward": 1 + self.layer.needs_grad_x, "update": 0}
+        return {
+            phase: replace(work, flop_count=work.flop_count - passes[phase] * padding_flops)
+            for phase, work in super().work(n).items()
+        }
+
     def _sizes(self, n: int) -> dict[str, int]:
         """N, C, H, W, K, P, Q as the kernels name them."""
         return dict(zip("NCHWKPQ", (n, *self.layer.x_shape, *self.layer.y_shape), strict=True))
 
 
+def _taps(extent: int, kernel: int, stride: int, padding: int) -> int:
+    """Along one axis: how often some tap of some output meets a cell of the map."""
+    first_taps = range(-padding, extent + padding - kernel + 1, stride)
+    return sum(max(0, min(first + kernel, extent) - max(first, 0)) for first in first_taps)
+
+
 EXAMPLE_CONSTANTS = (
-    dict(MAX_BLOCK_THREADS=256, KERNEL_H=5, KERNEL_W=5, STRIDE_H=1, STRIDE_W=1, PAD_H=2, PAD_W=2),
-    dict(MAX_BLOCK_THREADS=256, KERNEL_H=3, KERNEL_W=2, STRIDE_H=2, STRIDE_W=3, PAD_H=1, PAD_W=0),
+    dict(
+        MAX_BLOCK_THREADS=BLOCK_THREADS,
+        KERNEL_H=5,
+        KERNEL_W=5,
+        STRIDE_H=1,
+        STRIDE_W=1,
+        PAD_H=2,
+        PAD_W=2,
+    ),
+    dict(
+        MAX_BLOCK_THREADS=BLOCK_THREADS,
+        KERNEL_H=3,
+        KERNEL_W=2,
+        STRIDE_H=2,
+        STRIDE_W=3,
+        PAD_H=1,
+        PAD_W=0,
+    ),
 )
 """What ``conv2d.cu`` is test-compiled with."""

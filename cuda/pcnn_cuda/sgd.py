@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pcnn_bench.engine import Work
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_cuda.device import BoundLaunch, Device, DeviceArray
 from pcnn_cuda.launch import linear
@@ -37,9 +36,3 @@ class Sgd:
                 count=parameter.size,
             )
         ]  # fmt: skip
-
-    def work(self, parameter_count: int) -> Work:
-        """What one update executes."""
-        return Work(
-            self.spec.update_flops(parameter_count), self.spec.update_bytes(parameter_count)
-        )
