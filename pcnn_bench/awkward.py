@@ -68,6 +68,17 @@ ELEMENTWISE: tuple[tuple[int, Shape], ...] = (
 LOSS_INPUTS: tuple[tuple[int, Shape], ...] = ((1, (1,)), (5, (10,)), (3, (257,)), (257, (2,)))
 
 
+ACTIVATIONS = ("tanh", "relu", "sigmoid")
+
+
+def _chains() -> Iterator[Case]:
+    """Layers that a rung may run as one."""
+    for kind in ACTIVATIONS:
+        for n, x_shape, arguments in DENSES:
+            dense = SPECS["dense"].model_validate({"kind": "dense", **arguments})
+            yield Case((dense, SPECS[kind].model_validate({"kind": kind})), x_shape, n)
+
+
 def awkward_cases() -> Iterator[Case]:
     """Every case, kind by kind."""
     with_arguments = {
@@ -82,5 +93,6 @@ def awkward_cases() -> Iterator[Case]:
                 yield Case((spec(kind=kind, **arguments),), x_shape, n)
         elif kind != "flatten":  # a view: there is no kernel to verify
             yield from (Case((spec(kind=kind),), x_shape, n) for n, x_shape in ELEMENTWISE)
+    yield from _chains()
     for kind, loss in LOSSES.items():
         yield from (Case((loss(kind=kind),), x_shape, n) for n, x_shape in LOSS_INPUTS)

@@ -251,7 +251,8 @@ def verify(
     from pcnn_bench.verify import verify as verify_network
 
     loaded = _load(config, overrides)
-    rungs = engines.rungs() if rung is None else (engines.check_rung(rung, "--rung"),)
+    chosen, *_ = engines.check_rungs(loaded, rung)
+    rungs = engines.rungs() if rung is None else (chosen,)
     found = []
     with showing(quiet) as progress:
         opened = engines.open_device(device, nvcc_flags=loaded.cuda.nvcc_flags, say=progress.say)
@@ -281,8 +282,7 @@ def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bo
     from pcnn_bench.reporting import plain_console
     from pcnn_bench.show import describe, render
 
-    rungs = () if rung is None else (f"cuda.rung={rung}",)
-    description = describe(_load(config, (*overrides, *rungs)))
+    description = describe(_load(config, overrides), rung)
     if as_json:
         _print_json(description)
     else:

@@ -85,7 +85,11 @@ class NetworkConfig(Strict):
 
 
 class TrainingConfig(Strict):
-    """What both engines do alike."""
+    """What both engines do alike.
+
+    ``deterministic`` demands runs that repeat bit for bit. Every rung built so far does that anyway
+    (``pcnn-bench show`` says so), so that true and false run the same.
+    """
 
     epochs: Annotated[PositiveInt, Field(examples=[5])]
     batch_size: Annotated[PositiveInt, Field(examples=[64])]

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers import SPECS
 from pcnn_bench.suggest import advice, nearest
-from pcnn_bench.yaml_source import Document, KeyPath, format_path
+from pcnn_bench.yaml_source import Document, KeyPath, format_path, read_yaml
 
 # More than this is one mistake repeated, or a file that is no config at all.
 MAX_LINES = 10
@@ -25,10 +26,10 @@ _WANTED = {
     "string_type": "text, in quotes if it looks like something else",
     "string_too_short": "at least one character",
     "string_too_long": "at most {max_length} characters",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a number of at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "a number of at most {le}",
 }
 """What would do instead, by pydantic's type of error."""
 _MAPPING_ERRORS = {"model_type", "model_attributes_type", "dict_type"}
@@ -157,9 +158,13 @@ def _remedy(
         return f"give {_LAYER_NAME if in_layer else _FOLDER_NAME}"
     if kind == "value_error":
         return str(context["error"])
-    wanted = _WANTED.get(kind, f"another value ({kind})").format(**context)
-    unquoted = ", without quotes" if isinstance(value, str) and kind != "string_type" else ""
-    return f"give {wanted}{unquoted if _is_number(value) else ''}"
+    bounds = {
+        name: f"{bound:g}" if isinstance(bound, float) else bound for name, bound in context.items()
+    }
+    wanted = _WANTED.get(kind, f"another value ({kind})").format(**bounds)
+    if isinstance(value, str) and kind != "string_type":
+        wanted += _what_hides_a_number(value)
+    return f"give {wanted}"
 
 
 def _wanted_list(path: KeyPath) -> str:
@@ -197,12 +202,15 @@ def _example(name: str, field: FieldInfo | None) -> str:
     return f"add it, for example '{name}: {examples[0]}'" if examples else "add it"
 
 
-def _is_number(value: Any) -> bool:
+def _what_hides_a_number(text: str) -> str:
+    """What is to be changed in a text that would be a number: its quotes, or its digits; else empty."""
     try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+        plain = read_yaml(text, lambda line, column: "").root
+    except ConfigError:
+        return ""
+    if isinstance(plain, int | float) and not isinstance(plain, bool):
+        return ", without quotes"  # for without them YAML reads it as one
+    return " in the digits 0 to 9" if text.isdecimal() else ""
 
 
 def _found(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pcnn_bench.engine import Engine
 from pcnn_bench.results import LayerRow, MemoryRow
-from pcnn_bench.timing import TimingRecord, layer_rows
+from pcnn_bench.timing import TimingRecord, layer_rows, sequential_doubt
 from pcnn_bench.training import TrainingRecord
 
 
@@ -33,6 +33,13 @@ class Contender:
         known = [row.test_accuracy for row in self.training.epochs if row.status == "ok"]
         return known[-1] if known else None
 
+    @property
+    def doubt(self) -> str:
+        """Why the times of the sequential engine are not what they should be; empty if nothing is wrong."""
+        if self.engine.name != "baseline":
+            return ""
+        return sequential_doubt(self.training.cpu_over_wall, self.timing.cpu_over_wall)
+
     def layer_rows(self, batch_size: int) -> list[LayerRow]:
         """Its rows of layers.csv; none before its timing pass."""
         if not self.timing.samples:
@@ -57,4 +64,5 @@ class Contender:
             "test_accuracy": self.test_accuracy,
             "train_images": training.image_count,
             "cpu_over_wall": training.cpu_over_wall,
+            "timing_cpu_over_wall": self.timing.cpu_over_wall,
         }

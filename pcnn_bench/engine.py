@@ -40,11 +40,16 @@ class Stage:
     op: str
     work: Callable[[int], Mapping[StagePhase, Work]]
     direction: Literal["", "push", "pull"] = ""
+    merges: Mapping[StagePhase, tuple[StagePhase, ...]] = field(default_factory=dict)
+    """For a phase that does the work of others too: which others."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """One tensor an engine holds. Steps count the stage passes of a training step from 0; -1 where it lives always."""
+    """One tensor an engine holds, or (``peak``) the most it held at one time, which concerns the whole step.
+
+    Steps count the stage passes of a training step from 0; None where the tensor lives as long as the engine.
+    """
 
     category: Literal[
         "dataset",
@@ -62,6 +67,39 @@ class MemoryUse:
     first_step: int | None = None
     last_step: int | None = None
     offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentData:
+    """A training set as an engine may keep it beside its kernels.
+
+    ``images`` (I, C, H, W) are bytes; ``values`` (C, 256) float32 is what each byte is normalised to, so that every
+    engine sees the same bits; ``labels`` (I,).
+    """
+
+    images: npt.NDArray[np.uint8]
+    labels: Labels
+    values: Floats
+
+
+class DataKeeper(Protocol):
+    """The part of an engine that takes batches from a training set kept beside its kernels."""
+
+    def keep(self, data: ResidentData) -> None:
+        """Bring the training set there; once."""
+        ...
+
+    def set_order(self, order: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        """From now on each ``step`` takes the next batch by these indices, the last what is left; then it begins again.
+
+        Raises:
+            DataError: an index is none of the training set's.
+        """
+        ...
+
+    def next_batch(self) -> tuple[Floats, Labels]:
+        """Take the next batch as a step would, and bring it to the host: for checking."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +125,11 @@ class StageClock(Protocol):
         """What is to be said of the times drained last; empty if nothing."""
         ...
 
-    def span(self, stage: str, phase: StagePhase) -> AbstractContextManager[None]:
+    def span(self, stage: str, phase: Phase) -> AbstractContextManager[None]:
         """Bracket the work queued in the body."""
         ...
 
-    def drain(self) -> list[tuple[str, StagePhase, float]]:
+    def drain(self) -> list[tuple[str, Phase, float]]:
         """Wait once; (stage, phase, microseconds) of every span since the last call."""
         ...
 
@@ -153,6 +191,11 @@ class Engine(Protocol):
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Takes effect with the next step; 0 leaves the parameters as they are."""
+        ...
+
+    @property
+    def resident(self) -> DataKeeper | None:
+        """Where the engine keeps a training set, if it does; ``set_batch`` is then for other batches."""
         ...
 
     def set_batch(self, x: Floats, labels: Labels) -> None:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pcnn_bench import environment
 from pcnn_bench.engine import Engine
-from pcnn_bench.errors import ConfigError
+from pcnn_bench.environment import MEBIBYTE
+from pcnn_bench.errors import ConfigError, UnavailableError
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
 from pcnn_bench.suggest import advice
 
 if TYPE_CHECKING:
+    from pcnn_bench.config import Config
     from pcnn_cuda.device import Device
 
+BaselineType = type[np.float32] | type[np.float64]
+"""float32 is what is measured, float64 what results are compared with."""
 ENGINES = ("baseline", "cuda")
+COMPARISON_FACTOR = 2.5
+"""A float64 baseline is made to be compared with, and what is carried from stage to stage and the
+bounds on errors come on top: 1.9 to 2.4 times the engine alone on the shipped networks."""
 
 
 def check_names(names: Sequence[str], where: str) -> None:
@@ -55,6 +64,30 @@ def check_rung(rung: str | None, where: str) -> str:
     return rung
 
 
+def check_rungs(config: Config, rung: str | None = None) -> tuple[str, ...]:
+    """The rung to run (``rung`` replaces the config's), then those that layers choose themselves.
+
+    Raises:
+        ConfigError: one of them does not exist; names where it was chosen.
+    """
+    where = "cuda.rung" if rung is None else "--rung"
+    chosen = [check_rung(config.cuda.rung if rung is None else rung, where)]
+    for index, layer in enumerate(config.network.layers):
+        if layer.cuda and layer.cuda.rung is not None:
+            chosen.append(check_rung(layer.cuda.rung, f"network.layers[{index}].cuda.rung"))
+    return tuple(chosen)
+
+
+def repeats_bitwise(rung: str) -> bool:
+    """Whether two runs give the same bits, as the headers of the rung's kernels say."""
+    from pcnn_cuda.ladder import RUNGS
+    from pcnn_cuda.launch import kernel_text, repeats_bitwise
+    from pcnn_cuda.sgd import Sgd
+
+    sources = {Sgd.source} | {f"{op.stem}.cu" for _, op in RUNGS[rung] if not op.is_view}
+    return all(repeats_bitwise(kernel_text(source)) for source in sources)
+
+
 def _unknown(where: str, found: str, known: Sequence[str]) -> ConfigError:
     return ConfigError(f"{where}: {found!r} is unknown; {advice(found, known)}")
 
@@ -77,16 +110,62 @@ def open_device(choice: str, *, nvcc_flags: Sequence[str], say: Callable[[str], 
     return devices.open_device(choice, nvcc_flags=nvcc_flags, say=say)
 
 
+def require_memory(network: Network, batch_size: int, dtypes: Sequence[BaselineType]) -> None:
+    """Raise unless this machine has the memory for sequential engines of these types side by side.
+
+    Nothing is allocated to find out: a system that promises memory which it lacks ends the process.
+
+    Raises:
+        UnavailableError: names the bytes, the layer that takes most, and the largest batch that fits.
+    """
+    from pcnn_baseline.engine import required_bytes
+
+    def parts(count: int) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for dtype in dtypes:
+            factor = 1 if dtype is np.float32 else COMPARISON_FACTOR
+            for name, byte_count in required_bytes(network, count, dtype).items():
+                found[name] += round(factor * byte_count)
+        return found
+
+    def largest(count: int) -> str:
+        return parts(count).most_common(1)[0][0]
+
+    needed, fixed = parts(batch_size).total(), parts(0).total()
+    available, total = environment.memory_bytes()
+    if needed <= available:
+        return
+    each = -(-(needed - fixed) // batch_size)  # what is taken grows evenly with the batch
+    fits = (available - fixed) // each
+    remedy = f"the largest batch_size that fits is {fits}"
+    if fits < 1:
+        remedy = f"no batch_size fits; make layer {largest(1)} smaller"
+    first = largest(batch_size)
+    byte_counts = (needed, parts(batch_size)[first], available, total)
+    wanted, most, free, machine = (f"{count / MEBIBYTE:,.1f}" for count in byte_counts)
+    names = " and ".join(np.dtype(dtype).name for dtype in dtypes)
+    raise UnavailableError(
+        f"out of memory: the baseline ({names}) needs {wanted} MiB for batch_size "
+        f"{batch_size}, of which layer {first} needs {most}; {free} of {machine} MiB are "
+        f"available; {remedy}"
+    )
+
+
 def make_baseline(
     network: Network,
     *,
     batch_size: int,
     optimizer: OptimizerSpec,
-    dtype: type[np.float32] | type[np.float64] = np.float32,
+    dtype: BaselineType = np.float32,
 ) -> Engine:
-    """The sequential engine."""
+    """The sequential engine.
+
+    Raises:
+        UnavailableError: the network does not fit into memory; as ``require_memory``.
+    """
     from pcnn_baseline.engine import BaselineEngine
 
+    require_memory(network, batch_size, [dtype])
     return BaselineEngine(network, batch_size=batch_size, optimizer=optimizer, dtype=dtype)
 
 
@@ -99,6 +178,7 @@ def make_cuda(
     rung: str,
     direction: Literal["push", "pull"] = "push",
     history_images: int = 0,
+    keeps_data: bool | None = None,
 ) -> Engine:
     """The CUDA engine on an open device; compiles its kernels. It keeps the losses of ``history_images`` images.
 
@@ -117,6 +197,7 @@ def make_cuda(
         rung=rung,
         direction=direction,
         history_images=history_images,
+        keeps_data=keeps_data,
     )
 
 
@@ -147,3 +228,10 @@ def cuda_diagnosis() -> list[dict[str, str]]:
     from pcnn_cuda import diagnosis
 
     return diagnosis.diagnose()
+
+
+def keeps_data(rung: str) -> bool:
+    """Whether engines of this rung keep the training set on the device."""
+    from pcnn_cuda.ladder import HOST_DATA
+
+    return rung not in HOST_DATA

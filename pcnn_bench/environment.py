@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from platformdirs import user_cache_path
+
 from pcnn_bench import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +30,7 @@ VARIABLE_PREFIXES = (
 """Variables that can change a number: threads, kernels chosen, devices, compilers."""
 GIT_TIMEOUT_S = 10
 """A network file system may hang; a run must not."""
+MEBIBYTE = 1 << 20
 THROTTLE_REASONS = {
     0x001: "gpu_idle",
     0x002: "applications_clocks_setting",
@@ -150,12 +153,33 @@ def memory_limit(
     groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int | None:
     """Bytes that this process's control group may hold; None without a limit."""
-    limits = []
+    limits = [_group_memory(folder)[0] for folder in _group_folders(groups, own, "memory")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def memory_bytes(
+    groups: Path = Path("/sys/fs/cgroup"),
+    own: Path = Path("/proc/self/cgroup"),
+    meminfo: Path = Path("/proc/meminfo"),
+) -> tuple[int, int]:
+    """(available, total): the machine's, or what its control groups leave of them.
+
+    Both are ``sys.maxsize`` where the system does not say, so that nothing is refused there.
+    """
+    # better than the free pages: it counts the caches that the system would give up
+    available = int(_fields(meminfo).get("MemAvailable:", sys.maxsize >> 10)) << 10
+    total = _memory_total() or sys.maxsize
     for folder in _group_folders(groups, own, "memory"):
-        text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
-        if text.isdigit() and int(text) < 1 << 60:  # version 1 says "no limit" with a huge number
-            limits.append(int(text))
-    return min(limits, default=None)
+        limit, used = _group_memory(folder)
+        if limit is not None:
+            available, total = min(available, max(0, limit - used)), min(total, limit)
+    return available, total
+
+
+def kernel_cache(kind: str) -> Path:
+    """Where compiled kernels of this kind are kept: ``$PCNN_BENCH_CACHE``, else the user's cache."""
+    root = os.environ.get("PCNN_BENCH_CACHE")
+    return (Path(root) if root else user_cache_path("pcnn-bench", appauthor=False)) / kind
 
 
 def gpu_state(uuid: str | None) -> dict[str, Any] | None:
@@ -254,6 +278,24 @@ def _group_folders(groups: Path, own: Path, controller: str) -> list[Path]:
         parts = Path(path.lstrip("/")).parts
         folders += [base.joinpath(*parts[: depth + 1]) for depth in range(len(parts))]
     return folders
+
+
+def _group_memory(folder: Path) -> tuple[int | None, int]:
+    """(limit, used) of one control group; None without a limit. Caches of files do not count as used."""
+    version_2 = ("memory.max", "memory.current", "inactive_file")
+    version_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    for limit, used, inactive in (version_2, version_1):
+        text = _read(folder / limit)
+        if text.isdigit() and int(text) < 1 << 60:  # version 1 says "no limit" with a huge number
+            caches = int(_fields(folder / "memory.stat").get(inactive, 0))
+            return int(text), int(_read(folder / used) or 0) - caches
+    return None, 0
+
+
+def _fields(file: Path) -> dict[str, str]:
+    """First word -> second word of every line."""
+    lines = (line.split() for line in _read(file).splitlines())
+    return {words[0]: words[1] for words in lines if len(words) > 1}
 
 
 def _git(*arguments: str) -> str | None:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from pcnn_bench import stats
 from pcnn_bench.engine import STAGE_PHASES, WHOLE_STEP
+from pcnn_bench.results import merged_phases
 from pcnn_bench.results_reading import Results
 
 BASELINE = "baseline"
@@ -176,8 +177,17 @@ class _Reader:
         return order
 
     def covering(self, row: Record) -> list[Record] | str:
-        """The baseline's rows for the layers and the phase of ``row``, or why there are none."""
-        layers, phase = _layers(row), row["phase"]
+        """The baseline's rows for the layers and the phases of ``row``, or why there are none."""
+        found: list[Record] = []
+        for phase in (row["phase"], *merged_phases(row["flags"])):
+            rows = self._covering_phase(row, phase)
+            if isinstance(rows, str):
+                return rows
+            found += rows
+        return found
+
+    def _covering_phase(self, row: Record, phase: str) -> list[Record] | str:
+        layers = _layers(row)
         found = [
             other
             for other in _records(self.baseline_rows)

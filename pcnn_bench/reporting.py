@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pcnn_bench.engine import WHOLE_STEP
+from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.pairing import (
     BASELINE,
     Pair,
@@ -27,6 +28,7 @@ from pcnn_bench.pairing import (
 )
 from pcnn_bench.results import CheckRow, load_results
 from pcnn_bench.results_reading import EngineSummary, Results
+from pcnn_bench.timing import sequential_doubt
 
 if TYPE_CHECKING:
     from pcnn_bench.verify import Verification
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 """Columns of a terminal that nobody has widened."""
 ABSENT = "n/a"
-MEBIBYTE = 1 << 20
 
 
 def summarise(folder: Path) -> dict[str, Any]:
@@ -42,6 +43,8 @@ def summarise(folder: Path) -> dict[str, Any]:
 
     ``ratio`` names what the ratios are: ``speedup`` is baseline over cuda; on the emulated device it
     is ``emulated/baseline``, cuda over baseline, since emulated times are never called a speedup.
+    ``baseline_doubt`` says why the baseline's times are not those of one undisturbed thread, if so.
+    ``memory_bytes`` is what each engine counts itself, ``peak_memory_bytes`` what the process held.
 
     Raises:
         ResultsError: there is nothing usable in the folder.
@@ -62,6 +65,10 @@ def summarise(folder: Path) -> dict[str, Any]:
         "status": run.status,
         "device": run.info.get("device"),
         "ratio": _ratio_name(baseline, other),
+        "baseline_doubt": sequential_doubt(
+            _entry(results, baseline, "cpu_over_wall"),
+            _entry(results, baseline, "timing_cpu_over_wall"),
+        ),
         "layers": layers,
         "totals": _totals(results, baseline, other),
         "test_accuracy": {
@@ -69,6 +76,7 @@ def summarise(folder: Path) -> dict[str, Any]:
         },
         "agreement": run.info.get("agreement"),
         "memory_bytes": {one.engine: _peak_bytes(results, one) for one in (baseline, other) if one},
+        "peak_memory_bytes": run.info.get("peak_memory_bytes"),
     }
 
 
@@ -187,7 +195,8 @@ def plain_console(stream: TextIO | None = None) -> Console:
 def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
     """Print what ``summarise`` found in ``WIDTH`` columns; colour only where the terminal has any."""
     console = plain_console(stream)
-    ratio = summary["ratio"] or "ratio"
+    doubt = summary["baseline_doubt"]
+    ratio = (summary["ratio"] or "ratio") + ("*" if doubt else "")
     console.print(_title(summary), style="bold")
     table = _table("stage", "phase", "baseline us", "cuda us", ratio)
     for layer in summary["layers"]:
@@ -200,6 +209,8 @@ def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
         )
     console.print(table)
     console.print(_totals_table(summary, ratio))
+    if doubt:
+        console.print(f"* {doubt}")
 
 
 def _title(summary: dict[str, Any]) -> str:
@@ -236,9 +247,9 @@ def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
     table.add_row(
         "test predictions equal", "", "", "", _number(agreement.get("predictions_equal"), ".2%")
     )
-    peaks = (memory.get(side) for side in ("baseline", "cuda"))
+    peaks = (memory.get("baseline"), memory.get("cuda"), summary["peak_memory_bytes"])
     in_mib = (None if peak is None else peak / MEBIBYTE for peak in peaks)
-    table.add_row("peak memory", "MiB", *(_number(peak, ",.1f") for peak in in_mib), "")
+    table.add_row("peak memory, whole process", "MiB", *(_number(peak, ",.1f") for peak in in_mib))
     return table
 
 

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
+MERGES = "with:"
+"""Flag of a row whose phase does the work of another too, as ``with:backward``."""
+
+
+def merged_phases(flags: str) -> list[str]:
+    """The phases that a row's flags say it does beside its own."""
+    return [flag.removeprefix(MERGES) for flag in flags.split(";") if flag.startswith(MERGES)]
+
+
 @dataclass(frozen=True, slots=True)
 class LayerRow:
     """layers.csv: one phase of one stage over its steady samples; stage ``*`` is the whole step."""

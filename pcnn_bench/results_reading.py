@@ -37,6 +37,8 @@ class EngineSummary:
     transfer_s: float | None
     test_accuracy: float | None
     train_images: int | None
+    cpu_over_wall: float | None
+    timing_cpu_over_wall: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,8 @@ def _engines(info: dict[str, Any], path: Path, warn: Warn) -> Iterator[EngineSum
             transfer_s=_number(values, "transfer_s", where, warn),
             test_accuracy=_number(values, "test_accuracy", where, warn),
             train_images=None if images is None else int(images),
+            cpu_over_wall=_number(values, "cpu_over_wall", where, warn),
+            timing_cpu_over_wall=_number(values, "timing_cpu_over_wall", where, warn),
         )
 
 

@@ -93,6 +93,10 @@ def run(
     """
     config = _resolved(config, engines, rung)
     network = config.build_network()
+    dtypes: list[packages.BaselineType] = [np.float32]
+    if "cuda" in config.engines:
+        dtypes.append(np.float64)  # which its results are compared with
+    packages.require_memory(network, 1, dtypes)  # before parameters are drawn or data loaded
     with ExitStack() as stack:
         progress = stack.enter_context(showing(quiet))
         say = say or progress.say
@@ -109,6 +113,8 @@ def run(
             class_count=network.output_shape[0],
         )
         images = Images.of(dataset)
+        most = images.largest_batch(config.training.batch_size)
+        packages.require_memory(network, most, dtypes)
         opened: Device | None = None
         if "cuda" in config.engines:
             opened = packages.open_device(device, nvcc_flags=config.cuda.nvcc_flags, say=say)
@@ -138,6 +144,8 @@ def run(
             job.end_early(error)
             say(f"what there was is kept in {folder.path}")
             raise
+        if job.message:
+            say(job.message)
         return job.result()
 
 
@@ -172,6 +180,7 @@ class _Job:
         self.checks: list[CheckRow] = []
         # what a process that is killed leaves behind
         self.status, self.message = "interrupted", "the run has not ended"
+        self.peak_memory_bytes: int | None = None
 
     def execute(self) -> None:
         """Take all engines through one part before the next part begins, the baseline first."""
@@ -190,7 +199,8 @@ class _Job:
                 self.compare_losses(contender)
         for contender in self.each():
             self.time(contender, x, labels)
-        self.status, self.message = "ok", ""
+        doubts = [contender.doubt for contender in self.contenders if contender.doubt]
+        self.status, self.message = "ok", "; ".join(doubts)
         self.write()
 
     def each(self) -> Iterator[Contender]:
@@ -208,6 +218,8 @@ class _Job:
         engine = contender.engine
         engine.load_parameters(self.parameters)
         engine.set_learning_rate(self.schedule.learning_rate)  # the check compares updates too
+        if engine.resident and self.images.resident:
+            engine.resident.keep(self.images.resident)
         names = (engine.name, engine.device, engine.rung)
         contender.memory = [MemoryRow(*names, *astuple(use)) for use in engine.memory()]
 
@@ -221,7 +233,8 @@ class _Job:
 
     def make_engine(self, name: str) -> Engine:
         """Engine ``name`` for this network and batch."""
-        size, optimizer = self.schedule.batch_size, self.config.training.optimizer
+        size = self.images.largest_batch(self.schedule.batch_size)
+        optimizer = self.config.training.optimizer
         if name == "baseline" or self.device is None:
             return packages.make_baseline(self.network, batch_size=size, optimizer=optimizer)
         return packages.make_cuda(
@@ -330,6 +343,7 @@ class _Job:
 
     def write(self) -> None:
         """Refresh the tables, then ``run.json``, which speaks of them."""
+        self.peak_memory_bytes = environment.peak_memory_bytes()
         result = self.result()
         for name in TABLES:
             self.folder.write_table(name, getattr(result, name))
@@ -366,6 +380,7 @@ class _Job:
             },
             "engines": [contender.entry() for contender in self.contenders],
             "agreement": self.agreement(),
+            "peak_memory_bytes": self.peak_memory_bytes,
         }
 
     def agreement(self) -> dict[str, float | None]:
@@ -393,8 +408,7 @@ def _resolved(config: Config, names: Sequence[str] | None, rung: str | None) -> 
         packages.check_names(names, "--engine")
         config = config.model_copy(update={"engines": tuple(names)})
     if "cuda" in config.engines:
-        where = "cuda.rung" if rung is None else "--rung"
-        chosen = packages.check_rung(config.cuda.rung if rung is None else rung, where)
+        chosen, *_ = packages.check_rungs(config, rung)
         cuda = config.cuda.model_copy(update={"rung": chosen})
         config = config.model_copy(update={"cuda": cuda})
     elif rung is not None:

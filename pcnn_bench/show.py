@@ -10,17 +10,22 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pcnn_bench import engines
 from pcnn_bench.config import Config
 from pcnn_bench.network import LOSS_NAME, Layer
 
 
-def describe(config: Config) -> dict[str, Any]:
-    """The resolved network in numbers that JSON can hold.
+def describe(config: Config, rung: str | None = None) -> dict[str, Any]:
+    """The resolved network in numbers that JSON can hold; ``rung`` replaces the config's.
 
     Shapes are those of one image; ``forward``, ``backward`` and ``update`` hold ``flop_count`` and
     ``byte_count`` for one full batch. Bytes are the least traffic: each operand read once, each
     result written once, float32. The loss is the last layer; ``step`` is the sum of everything.
+
+    Raises:
+        ConfigError: the config, one of its layers or the caller names a rung that is not built.
     """
+    rungs = engines.check_rungs(config, rung)
     network = config.build_network()
     batch_size = config.training.batch_size
     optimizer = config.training.optimizer
@@ -35,6 +40,8 @@ def describe(config: Config) -> dict[str, Any]:
         "name": config.name,
         "input_shape": list(network.input_shape),
         "batch_size": batch_size,
+        "rung": rungs[0],
+        "repeats_bitwise": all(engines.repeats_bitwise(each) for each in set(rungs)),
         "layers": layers,
         "totals": {
             "parameter_count": network.parameter_count,
@@ -75,12 +82,14 @@ def render(description: dict[str, Any]) -> RenderableType:
         f"{description['name']}: input {'x'.join(map(str, description['input_shape']))}, "
         f"loss {description['layers'][-1]['kind']}, batch {description['batch_size']}"
     )
+    repeats = "bit for bit" if description["repeats_bitwise"] else "not bit for bit"
     return Group(
         Text(heading),
         table,
         Text(
             f"update: {_work_text(totals['update'])}; whole step: {_work_text(totals['step'])}\n"
-            "For one batch, with each operand moved once; k = 1000."
+            "For one batch, with each operand moved once; k = 1000.\n"
+            f"rung {description['rung']}, repeats: {repeats}"
         ),
     )
 
@@ -126,8 +135,8 @@ def _short(count: int, unit: str = "") -> str:
     """Three digits and a prefix (15.1 M); empty where there is nothing."""
     if not count:
         return ""
-    value, prefixes = float(count), iter(("", "k", "M", "G", "T", "P"))
-    prefix = next(prefixes)
-    while value >= 999.5:
-        value, prefix = value / 1000, next(prefixes, "E")
+    value, prefixes = float(count), ["E", "P", "T", "G", "M", "k", ""]
+    prefix = prefixes.pop()
+    while value >= 999.5 and prefixes:
+        value, prefix = value / 1000, prefixes.pop()
     return f"{value:.3g} {prefix}{unit}".rstrip()

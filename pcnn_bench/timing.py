@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pcnn_bench import stats
 from pcnn_bench.engine import STAGE_PHASES, WHOLE_STEP, Engine, Phase, Stage, StageClock, Work
 from pcnn_bench.network import Floats, Labels
-from pcnn_bench.results import LayerRow, SampleRow
+from pcnn_bench.results import MERGES, LayerRow, SampleRow
 
 if TYPE_CHECKING:
     from pcnn_bench.config import TimingConfig
@@ -27,6 +27,8 @@ MIN_BLOCK_US = 5000.0
 """Steps are timed in blocks at least this long, so that one wait (some 10 us) is below 1 % of it."""
 MAX_CPU_OVER_WALL = 1.1
 """More processor time than this for each second of wall time is not a sequential engine."""
+MIN_CPU_OVER_WALL = 0.7
+"""Less, and others had the processor so often that wall times say more of them than of the engine."""
 FENCE = 1.5
 """Interquartile ranges beyond the quartiles from which a sample is an outlier (Tukey 1977)."""
 
@@ -46,9 +48,29 @@ class TimingRecord:
     """Processor and wall time of all timed steps."""
 
     @property
-    def is_sequential(self) -> bool:
-        """Whether the timed steps used one processor at a time."""
-        return self.cpu_ns <= MAX_CPU_OVER_WALL * self.wall_ns
+    def cpu_over_wall(self) -> float | None:
+        """Processor time over wall time of the timed steps; about 1 for a sequential engine."""
+        return self.cpu_ns / self.wall_ns if self.wall_ns else None
+
+
+def sequential_doubt(*cpu_over_wall: float | None) -> str:
+    """Why times of a sequential engine are not what they should be, from these ratios; empty if nothing is.
+
+    The engine holds one thread and never waits, so processor time and wall time are the same on an idle
+    machine.
+    """
+    known = [ratio for ratio in cpu_over_wall if ratio is not None]
+    if max(known, default=1.0) > MAX_CPU_OVER_WALL:
+        return (
+            f"baseline: not sequential: {max(known):.2f} s of processor time in a second, so ratios are "
+            "not against one thread; set OMP_NUM_THREADS and OPENBLAS_NUM_THREADS to 1"
+        )
+    if min(known, default=1.0) < MIN_CPU_OVER_WALL:
+        return (
+            f"baseline: had the processor for {min(known):.2f} s of a second only, so its times are wall "
+            "times of a contended machine; run again when nothing else does"
+        )
+    return ""
 
 
 def launch_once(
@@ -68,19 +90,28 @@ def launch_once(
     """
     with _parameters_kept(engine, learning_rate):
         start = perf_counter_ns()
-        engine.set_batch(x, labels)
+        _give(engine, x, labels)
         engine.finish()
         sent = perf_counter_ns()
         engine.step()
         engine.finish()
         done = perf_counter_ns()
-        record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
+        if engine.resident is None:
+            record.first_us[WHOLE_STEP, "transfer"] = (sent - start) / 1e3
         record.first_us[WHOLE_STEP, "step"] = (done - sent) / 1e3
         if partial_count:
-            engine.set_batch(x[:partial_count], labels[:partial_count])
+            _give(engine, x[:partial_count], labels[:partial_count])
             engine.step()
         engine.finish()
         engine.take_losses()
+
+
+def _give(engine: Engine, x: Floats, labels: Labels) -> None:
+    """Let the steps that follow take this batch; of an engine that keeps the training set, its first images."""
+    if engine.resident:
+        engine.resident.set_order(range(len(labels)))
+    else:
+        engine.set_batch(x, labels)
 
 
 def time_engine(
@@ -94,8 +125,10 @@ def time_engine(
     """Warm up, then fill ``record`` until the spread is below the target or the budget is spent.
 
     Each round takes one sample of the transfer of the batch, of a block of steps (host clock, no
-    events) and of each stage (the engine's own clock, read after the step). The engine steps with
-    learning rate 0 and gets its parameters back; its learning rate is ``learning_rate`` afterwards.
+    events) and of each stage (the engine's own clock, read after the step). The spread is that of
+    the steps and that of the sum over the stages: one clock may settle before the other. The engine
+    steps with learning rate 0 and gets its parameters back; its learning rate is ``learning_rate``
+    afterwards.
     """
     with _parameters_kept(engine, learning_rate):
         sampler = _Sampler(engine, x, labels, record)
@@ -105,13 +138,14 @@ def time_engine(
             sampler.round(warmed, is_warmup=True)
             warmed += 1
         start = perf_counter_ns()
-        steps: list[float] = []
+        rounds: list[tuple[float, float]] = []
         while not record.ended_by:
-            steps.append(sampler.round(len(steps), is_warmup=False))
+            rounds.append(sampler.round(len(rounds), is_warmup=False))
             sampling_s = _seconds_since(start)
-            if len(steps) < MIN_SAMPLES:
+            if len(rounds) < MIN_SAMPLES:
                 continue
-            is_steady = stats.relative_mad(steps) <= timing.target_relative_mad
+            spreads = map(stats.relative_mad, zip(*rounds, strict=True))
+            is_steady = all(spread <= timing.target_relative_mad for spread in spreads)
             if is_steady and sampling_s >= min(MIN_SAMPLING_S, timing.budget_s):
                 record.ended_by = "target"
             elif sampling_s >= timing.budget_s:
@@ -125,6 +159,7 @@ class _Sampler:
     def __init__(self, engine: Engine, x: Floats, labels: Labels, record: TimingRecord) -> None:
         self._engine, self._x, self._labels, self._record = engine, x, labels, record
         self._clock = engine.make_clock()
+        _give(engine, x, labels)
         record.stage_clock = self._clock.kind
         self._step_count = 1
         self._blank = SampleRow(
@@ -141,19 +176,24 @@ class _Sampler:
             "",
         )
 
-    def round(self, repeat: int, *, is_warmup: bool) -> float:
-        """One sample of everything; microseconds a step. Warm-ups also set the blocks' length."""
+    def round(self, repeat: int, *, is_warmup: bool) -> tuple[float, float]:
+        """One sample of everything; microseconds of a step, and of all stages together.
+
+        Warm-ups also set the blocks' length.
+        """
         blank = replace(self._blank, repeat=repeat, is_warmup=is_warmup)
         add = self._record.samples.append
-        add(replace(blank, phase="transfer", time_us=self._time_transfer()))
+        if self._engine.resident is None:  # else a kernel of the step, timed with the stages
+            add(replace(blank, phase="transfer", time_us=self._time_transfer()))
         step_us = self._time_steps(self._step_count)
         add(replace(blank, step_count=self._step_count, time_us=step_us))
-        for (stage, phase), time_us in self._time_stages().items():
+        stages = self._time_stages()
+        for (stage, phase), time_us in stages.items():
             add(replace(blank, stage=stage, phase=phase, time_us=time_us, flags=self._clock.flags))
         if is_warmup:
             # at 1 us a step or less, a longer block would only fill the launch queue
             self._step_count = ceil(MIN_BLOCK_US / max(step_us, 1.0))
-        return step_us
+        return step_us, sum(stages.values())
 
     def _time_transfer(self) -> float:
         """Microseconds to bring the batch to where ``step`` reads it."""
@@ -269,11 +309,17 @@ def _layer_row(
     times = [sample.time_us for sample in samples if not sample.is_warmup]
     summary = _summary(times)
     median_us = summary["median_us"]
-    is_step = phase == "step"
+    is_step, is_sent = phase == "step", phase == "transfer" and engine.resident is None
     flags = [record.ended_by] if record.ended_by else []
-    if is_step and engine.name == "baseline" and not record.is_sequential:
+    if is_step and engine.name == "baseline" and (record.cpu_over_wall or 0) > MAX_CPU_OVER_WALL:
         flags.append("not_sequential")
     flags += _common_flags(samples)
+    flags += [
+        f"{MERGES}{other}"
+        for each, others in stage.merges.items()
+        if each == phase
+        for other in others
+    ]
     return LayerRow(
         engine=engine.name,
         device=engine.device,
@@ -292,7 +338,7 @@ def _layer_row(
         byte_count=work.byte_count if work else None,
         gflop_per_s=work.flop_count / median_us / 1e3 if work and median_us else None,
         gbyte_per_s=work.byte_count / median_us / 1e3 if work and median_us else None,
-        clock="host" if stage.name == WHOLE_STEP else record.stage_clock,
+        clock="host" if is_step or is_sent else record.stage_clock,
         flags=";".join(flags),
         status=status,
         **summary,

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pcnn_bench.datasets import epoch_order
-from pcnn_bench.engine import WHOLE_STEP, Engine
-from pcnn_bench.errors import FindingError
+from pcnn_bench.engine import WHOLE_STEP, DataKeeper, Engine, ResidentData
+from pcnn_bench.errors import FindingError, PcnnError
 from pcnn_bench.network import Floats, Labels
 from pcnn_bench.results import CheckRow, EpochRow
 
@@ -38,7 +38,7 @@ class Images:
     """A data set as the loop reads it, on the host.
 
     Images are float32 (N, C, H, W), normalised once for all engines so that each sees the same
-    bits; labels are int32 (N,).
+    bits; labels are int32 (N,). ``resident`` is the training set once more, for engines that keep it.
     """
 
     train: Floats
@@ -46,17 +46,28 @@ class Images:
     test: Floats
     test_labels: Labels
     has_accuracy: bool
+    resident: ResidentData | None = None
 
     @classmethod
     def of(cls, dataset: Dataset) -> Images:
         """Normalise a loaded data set."""
+        channels = dataset.train_images.shape[1]
+        every_byte = np.broadcast_to(
+            np.arange(256, dtype=np.uint8)[:, None, None, None], (256, channels, 1, 1)
+        )
+        values = np.ascontiguousarray(dataset.normalize(every_byte)[:, :, 0, 0].T)
         return cls(
             dataset.normalize(dataset.train_images),
             dataset.train_labels,
             dataset.normalize(dataset.test_images),
             dataset.test_labels,
             dataset.has_accuracy,
+            ResidentData(dataset.train_images, dataset.train_labels, values),
         )
+
+    def largest_batch(self, batch_size: int) -> int:
+        """The most images that an engine is given at a time; buffers for more would never be used."""
+        return min(batch_size, max(len(self.train), len(self.test)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +125,31 @@ def train(
     Raises:
         DivergedError: a loss is not finite; a row with status ``diverged`` has been recorded.
         KeyboardInterrupt: likewise, with status ``interrupted``.
+        PcnnError, MemoryError: the engine failed; a row with status ``failed`` has been recorded, but
+            ``on_epoch`` was not called, since it might ask the engine for more.
     """
     engine.set_learning_rate(schedule.learning_rate)
     for number in range(1, schedule.epochs + 1):
         epoch = _Epoch(engine, images, schedule, record, number)
         try:
-            train_loss = epoch.train()
-            test_loss, test_accuracy = epoch.evaluate()
+            epoch.train()
+            epoch.evaluate()
         except (DivergedError, KeyboardInterrupt) as ending:
             if epoch.image_count:
                 epoch.end("diverged" if isinstance(ending, DivergedError) else "interrupted")
                 on_epoch(record.epochs[-1])
             raise
-        epoch.end("ok", train_loss, test_loss, test_accuracy)
+        except (PcnnError, MemoryError):
+            if epoch.image_count:
+                epoch.end("failed")
+            raise
+        epoch.end("ok")
         on_epoch(record.epochs[-1])
 
 
 @dataclass(slots=True)
 class _Epoch:
-    """One epoch of one engine."""
+    """One epoch of one engine, and what is known of it so far."""
 
     engine: Engine
     images: Images
@@ -141,17 +158,23 @@ class _Epoch:
     number: int
     image_count: int = 0
     wall_s: float = 0.0
+    train_loss: float | None = None
+    test_loss: float | None = None
+    test_accuracy: float | None = None
 
-    def train(self) -> float:
-        """Run every batch; the mean loss over the images."""
+    def train(self) -> None:
+        """Run every batch; the loss is the mean over the images."""
         engine, record = self.engine, self.record
         transfer_s = engine.transfer_s
         cpu_start, start = process_time(), perf_counter()
         try:
-            for x, labels in self.schedule.batches(self.images, self.number):
-                engine.set_batch(x, labels)
-                engine.step()
-                self.image_count += len(labels)
+            if engine.resident:
+                self._step_resident(engine.resident)
+            else:
+                for x, labels in self.schedule.batches(self.images, self.number):
+                    engine.set_batch(x, labels)
+                    engine.step()
+                    self.image_count += len(labels)
             engine.finish()
         finally:
             self.wall_s = perf_counter() - start
@@ -162,29 +185,32 @@ class _Epoch:
         losses = engine.take_losses()
         _keep_step_losses(record, losses, self.schedule.batch_size)
         self._require_finite(losses)
-        return mean(losses)
+        self.train_loss = mean(losses)
 
-    def evaluate(self) -> tuple[float | None, float | None]:
-        """Run the test set; mean loss and accuracy, each None where there is none."""
+    def _step_resident(self, keeper: DataKeeper) -> None:
+        """The same batches from the training set that the engine keeps."""
+        count, size = len(self.images.train), self.schedule.batch_size
+        keeper.set_order(epoch_order(count, self.schedule.seed, self.number))
+        for start in range(0, count, size):
+            self.engine.step()
+            self.image_count += min(size, count - start)
+
+    def evaluate(self) -> None:
+        """Run the test set; without one, or without labels that mean anything, the figures stay None."""
         images, record = self.images, self.record
         start = perf_counter()
         losses, predictions = evaluate(self.engine, images.test, images.test_labels)
         record.eval_s += perf_counter() - start
         if len(losses) == 0:
-            return None, None
+            return
         if not np.isfinite(losses).all():
             raise self._diverged(f"the test loss is not finite after epoch {self.number}")
         record.predictions = predictions
-        is_correct = predictions == images.test_labels
-        return mean(losses), float(is_correct.mean()) if images.has_accuracy else None
+        self.test_loss = mean(losses)
+        if images.has_accuracy:
+            self.test_accuracy = float((predictions == images.test_labels).mean())
 
-    def end(
-        self,
-        status: str,
-        train_loss: float | None = None,
-        test_loss: float | None = None,
-        test_accuracy: float | None = None,
-    ) -> None:
+    def end(self, status: str) -> None:
         """Record the epoch's row."""
         images_per_s = self.image_count / self.wall_s if self.wall_s > 0 else 0.0
         self.record.epochs.append(
@@ -193,9 +219,9 @@ class _Epoch:
                 self.engine.device,
                 self.engine.rung,
                 self.number,
-                train_loss,
-                test_loss,
-                test_accuracy,
+                self.train_loss,
+                self.test_loss,
+                self.test_accuracy,
                 self.wall_s,
                 images_per_s,
                 status,

@@ -10,8 +10,11 @@ import numpy as np
 
 from pcnn_bench import engines
 from pcnn_bench.awkward import Case, awkward_cases
-from pcnn_bench.engine import Engine, Probe, Stage
+from pcnn_bench.engine import Engine, Probe, ResidentData, Stage
 from pcnn_bench.layers import LossSpec
+from pcnn_bench.layers.dense import DenseSpec
+from pcnn_bench.layers.flatten import FlattenSpec
+from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec, SgdSpec
 from pcnn_bench.results import CheckRow
@@ -24,6 +27,13 @@ SPARE_IMAGES = 2
 """Room beyond the batch, filled with NaN: a kernel that reads there spreads them, one that writes there is caught."""
 NETWORK_IMAGES = 3
 """Images for which a config's own network is verified."""
+RESIDENT_SETS: tuple[tuple[int, int, tuple[int, int, int]], ...] = (
+    (1, 1, (1, 1, 1)),
+    (13, 5, (3, 7, 4)),
+    (9, 3, (2, 11, 13)),
+    (3, 64, (1, 5, 2)),
+)
+"""Images, batch size and shape of the training sets that are kept to be verified."""
 NAN, INFINITY = float("nan"), float("inf")
 EXTREMES: dict[str, tuple[float, ...]] = {
     "maxpool2d": (NAN, INFINITY, -INFINITY, 1.0, 1.0, 0.0),
@@ -86,11 +96,68 @@ def verify(
         rows = _verify_case(case, single, device, rung, np.random.default_rng(seed))
         found.rows += rows
         found.case_count += len({row.stage for row in rows})
+    if cases is None and engines.keeps_data(rung):
+        rows = verify_resident(device, rung)
+        found.rows += rows
+        found.case_count += len(RESIDENT_SETS)
     found.kernels = tuple(sorted(device.launched))
     if cases is None:
         known = engines.kernel_names(rung)
         found.unverified = tuple(sorted(set(known) - set(found.kernels)))
     return found
+
+
+def verify_resident(device: Device, rung: str) -> list[CheckRow]:
+    """Compare the batches of an engine that keeps its training set with the same taken by NumPy, bit for bit."""
+    rows: list[CheckRow] = []
+    for seed, (image_count, batch_size, shape) in enumerate(RESIDENT_SETS):
+        rng = np.random.default_rng(seed)
+        data = ResidentData(
+            images=rng.integers(0, 256, (image_count, *shape), dtype=np.uint8),
+            labels=rng.integers(0, 2, image_count).astype(np.int32),
+            values=rng.standard_normal((shape[0], 256), dtype=np.float32),
+        )
+        network = Network(
+            shape, [FlattenSpec(), DenseSpec(out_features=2)], SoftmaxCrossEntropySpec()
+        )
+        engine = engines.make_cuda(
+            network,
+            batch_size=batch_size,
+            optimizer=VERIFY_OPTIMIZER,
+            device=device,
+            rung=rung,
+            keeps_data=True,
+        )
+        try:
+            rows += _check_resident(engine, data, rng)
+        finally:
+            engine.close()
+    return rows
+
+
+def _check_resident(engine: Engine, data: ResidentData, rng: np.random.Generator) -> list[CheckRow]:
+    """Two rounds through a random order."""
+    assert engine.resident is not None
+    order = rng.permutation(len(data.labels))
+    engine.resident.keep(data)
+    engine.resident.set_order(order)
+    channels = np.arange(data.values.shape[0])[:, None, None]
+    rows: list[CheckRow] = []
+    for first in [*range(0, len(order), engine.batch_size)] * 2:
+        chosen = order[first : first + engine.batch_size]
+        expected = {"x": data.values[channels, data.images[chosen]], "labels": data.labels[chosen]}
+        found = dict(zip(expected, engine.resident.next_batch(), strict=True))
+        for name, values in expected.items():
+            exact = np.asarray(values, np.float64)
+            error, bound, is_within = compare(found[name], exact, np.zeros_like(exact))
+            rows.append(
+                CheckRow(
+                    engine.name, engine.device, engine.rung, "*", name,
+                    "x".join(map(str, exact.shape)), error, bound,
+                    "ok" if is_within else "mismatch",
+                )
+            )  # fmt: skip
+    return rows
 
 
 def _network_cases(network: Network) -> list[Case]:

@@ -120,8 +120,9 @@ def read_yaml(text: str, place_of: Callable[[int, int], str]) -> Document:
 def _syntax_problem(error: MarkedYAMLError, text: str) -> str:
     """The parser's complaint, with a remedy for the common ones."""
     problem = str(error.problem)
-    if "'\\t'" in problem:
-        return "tab used for indentation; use spaces"
+    if "'\\t'" in problem and error.problem_mark:
+        before = text[: error.problem_mark.index].rpartition("\n")[2].split()
+        return f"tab {f'after {before[-1]!r}' if before else 'used for indentation'}; use spaces"
     if "another document" in problem:
         return "a second document begins; keep one in a file"
     if "undefined alias" in problem:
@@ -232,6 +233,8 @@ class _Reader:
                 return float(digits.replace(".inf", "inf").replace(".nan", "nan"))
         except ValueError as error:
             problem = f"found {text[:40]!r}, not a number; put text in quotes"
+            if digits.lstrip("+-").isdecimal():  # more of them than Python converts
+                problem = f"found a number of {len(digits)} digits; give a smaller one"
             raise self.error(node, path, problem) from error
         raise self.error(node, path, f"found the tag {node.tag}; write the value without it")
 

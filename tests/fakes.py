@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from pcnn_bench import timing, training
-from pcnn_bench.engine import MemoryUse, Probe, Stage, StageClock, StagePhase, Work
+from pcnn_bench.engine import MemoryUse, Phase, Probe, Stage, StageClock, StagePhase, Work
 from pcnn_bench.layers.dense import DenseSpec
 from pcnn_bench.layers.flatten import FlattenSpec
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
@@ -72,15 +72,15 @@ class FakeClock:
         self.kind: Literal["host", "device"] = "device"
         self.flags = ""
         self._engine = engine
-        self._spans: list[tuple[str, StagePhase, float]] = []
+        self._spans: list[tuple[str, Phase, float]] = []
 
     @contextmanager
-    def span(self, stage: str, phase: StagePhase) -> Iterator[None]:
+    def span(self, stage: str, phase: Phase) -> Iterator[None]:
         """Note the span."""
         yield
         self._spans.append((stage, phase, self._engine.stage_us))
 
-    def drain(self) -> list[tuple[str, StagePhase, float]]:
+    def drain(self) -> list[tuple[str, Phase, float]]:
         """Wait, and hand the spans over."""
         self._engine.note("drain")
         self._engine.wait()
@@ -129,6 +129,7 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.stages = [_stage(layer) for layer in self.network.all_layers]
         self.transfer_s = 0.0
+        self.resident = None
         self.learning_rate = 1.0
         self.loaded: list[dict[str, Floats]] = []
         self.batches: list[tuple[Floats, Labels]] = []

@@ -22,14 +22,6 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """Ampere, Hopper and Blackwell as they stand in data centres."""
 STRICT = ("-Xptxas", "-v", "-Werror", "all-warnings")
 PROCESS_COUNT = 2
-PACKAGES = (
-    "nvidia-cuda-nvcc==13.0.88",
-    "nvidia-cuda-crt==13.0.88",
-    "nvidia-nvvm==13.0.88",
-    "nvidia-cuda-runtime==13.0.96",
-    "nvidia-cuda-cccl==13.0.85",
-)
-"""An nvcc from Python packages. Pinned, since nvcc asks for any version of the others."""
 
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -89,7 +81,7 @@ def main(sources: Sequence[str]) -> int:
         found = nvcc.find()
         print(f"nvcc {found.version}")
     except DeviceError as error:
-        print(f"{error}; or: pip install {' '.join(PACKAGES)}", file=sys.stderr)
+        print(f"{error}; or: pip install -e '.[nvcc]'", file=sys.stderr)
         return 3
     jobs = [
         (source, constants, arch)

@@ -31,6 +31,8 @@ class EngineRows:
     epochs: int = 5
     epoch_status: dict[int, str] = field(default_factory=dict)
     images_per_s: float = 1000.0
+    cpu_over_wall: float | None = 1.0
+    timing_cpu_over_wall: float | None = 1.0
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -75,7 +77,8 @@ def make_run(
     folder.write_table("epochs", epochs)
     folder.write_table(
         "memory",
-        [
+        [MemoryRow(*one.key, "input", "", "x", 3136, None, None, 0) for one in engines]
+        + [
             MemoryRow(*one.key, "parameters", stage, "weight", 4800, None, None, 0)
             for one in engines
             for stage in ("+".join(layers) for layers in one.stages)
@@ -193,8 +196,11 @@ def _info(engines: tuple[EngineRows, ...], train_images: int, has_accuracy: bool
                 },
                 "test_accuracy": 0.9 if has_accuracy else None,
                 "train_images": one.epochs * train_images,
+                "cpu_over_wall": one.cpu_over_wall,
+                "timing_cpu_over_wall": one.timing_cpu_over_wall,
             }
             for one in engines
         ],
         "agreement": {"predictions_equal": None, "accuracy_difference": None},
+        "peak_memory_bytes": 3 << 28,
     }

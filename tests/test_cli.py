@@ -103,6 +103,12 @@ def test_the_module_runs_like_the_command() -> None:
         (["run", QUICKSTART, "--set", "training.epoch=3"], ["epoch", "epochs"]),
         (["run", "missing.yaml"], ["missing.yaml"]),
         (["verify", QUICKSTART, "--rung", "naiv"], ["'naiv'", "'naive'"]),
+        (["show", QUICKSTART, "--rung", "naiv"], ["--rung: 'naiv'", "'naive'"]),
+        *(
+            ([command, QUICKSTART, "--set", f"{key}=naiv"], [f"{key}: 'naiv'", "'naive'"])
+            for command in ("run", "verify", "show")
+            for key in ("cuda.rung", "network.layers[3].cuda.rung")
+        ),
         (["data", "lst"], ["'lst'", "'list'"]),
         (["data", "fetch", "mnits"], ["mnits", "mnist"]),
         (["data", "where", "mnits"], ["mnits", "mnist"]),
@@ -213,6 +219,48 @@ def test_the_table_shows_both_engines_and_the_right_ratio(folder: Path, capsys: 
             times[1] / times[0] if is_emulated else times[0] / times[1]
         )
     json.dumps(summary, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("training", "timing", "words"),
+    [
+        (1.0, 1.0, ""),
+        (None, None, ""),
+        (1.1, 0.7, ""),
+        (1.9, 1.0, "baseline: not sequential: 1.90 s of processor time"),
+        (1.0, 1.11, "baseline: not sequential: 1.11 s of processor time"),
+        (0.4, 1.9, "baseline: not sequential: 1.90 s of processor time"),
+        (0.69, 1.0, "baseline: had the processor for 0.69 s of a second only"),
+        (1.0, 0.4, "baseline: had the processor for 0.40 s of a second only"),
+    ],
+)
+def test_ratios_against_a_baseline_that_was_not_one_undisturbed_thread_are_marked(
+    training: float | None,
+    timing: float | None,
+    words: str,
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    ours = baseline(cpu_over_wall=training, timing_cpu_over_wall=timing)
+    theirs = cuda(
+        cpu_over_wall=9.0, timing_cpu_over_wall=0.0
+    )  # of no account: it is not sequential
+    summary = reporting.summarise(make_run(tmp_path, ours, theirs))
+    assert summary["baseline_doubt"].startswith(words)
+    assert bool(summary["baseline_doubt"]) is bool(words)
+    reporting.print_report(summary)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert ("speedup*" in out) is bool(words)
+    assert (f"* {words}" in out) is bool(words)
+
+
+def test_the_memory_of_the_process_stands_beside_that_of_the_engines(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    reporting.print_report(reporting.summarise(make_run(tmp_path, baseline(), cuda())))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "peak memory" in line]
+    assert line.split()[-3:] == ["n/a", "n/a", "768.0"]  # these engines have no account
 
 
 def test_a_fused_stage_is_held_against_the_sum_of_its_layers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import nvcc_check
@@ -11,6 +12,7 @@ from pcnn_bench.errors import DeviceError
 from pcnn_cuda import nvcc
 from pcnn_cuda.launch import kernel_sources
 
+ROOT = Path(__file__).resolve().parent.parent
 LOG = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'first' for 'sm_90'
 ptxas info    : Function properties for first
@@ -64,6 +66,19 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nvcc.Toolkit:
 
 def test_usage_is_the_worst_of_the_kernels() -> None:
     assert nvcc_check.read_usage(LOG) == nvcc_check.Usage(2, 36, 1024, 2280)
+
+
+def test_without_nvcc_the_extra_that_brings_one_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find() -> nvcc.Toolkit:
+        raise DeviceError("nvcc not found")
+
+    monkeypatch.setattr(nvcc, "find", find)
+    assert nvcc_check.main([]) == 3
+    assert capsys.readouterr().err == "nvcc not found; or: pip install -e '.[nvcc]'\n"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert all("==" in each for each in project["optional-dependencies"]["nvcc"])
 
 
 def test_every_kernel_source_is_checked() -> None:

@@ -249,6 +249,66 @@ def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
             "1, momentum: 1}",
             "16:54: training.optimizer.momentum: found 1; give a number below 1",
         ),
+        (
+            "0.05",
+            "nan",  # YAML's is .nan: this is a word, and nobody wrote quotes
+            "16:41: training.optimizer.learning_rate: found 'nan'; give a number",
+        ),
+        (
+            "epochs: 5",
+            "epochs: \u0663",
+            "13:11: training.epochs: found '\u0663'; give a whole number in the digits 0 to 9",
+        ),
+        (
+            "epochs: 5",
+            f"epochs: {'9' * 5000}",
+            "13:11: training.epochs: found a number of 5000 digits; give a smaller one",
+        ),
+        *(
+            (
+                f"{key}: {old}",
+                f"{key}: {2**31}",
+                f"{place}: found {2**31}; give a number of at most 2147483647",
+            )
+            for key, old, place in (
+                ("epochs", "5", "13:11: training.epochs"),
+                ("batch_size", "64", "14:15: training.batch_size"),
+                ("out_channels", "6", "7:36: network.layers[0].out_channels"),
+                ("kernel", "5", "7:47: network.layers[0].kernel"),
+                ("padding", "2", "7:59: network.layers[0].padding"),
+                ("size", "2", "9:31: network.layers[2].size"),
+                ("out_features", "10", "11:35: network.layers[4].out_features"),
+            )
+        ),
+        (
+            "[1, 28, 28]",
+            f"[1, 28, 1{'0' * 11}]",
+            "5:18: network.input[2]: found 100000000000; give a number of at most 2147483647",
+        ),
+        (
+            "set: mnist-5k",
+            f"set: mnist-5k, train_count: 1{'0' * 23}",
+            f"3:36: data.train_count: found 1{'0' * 23}; give a number of at most 2147483647",
+        ),
+        *(
+            (
+                "learning_rate: 0.05",
+                f"learning_rate: 1, {key}: {text}",
+                f"16:{46 + len(key)}: training.optimizer.{key}: found {found}; "
+                "give a number from 1.1755e-38 to 3.4028e+38, the range of float32",
+            )
+            for key, text, found in (
+                ("weight_decay", "1e39", "1e+39"),
+                ("weight_decay", "1e-46", "1e-46"),
+                ("momentum", "5e-324", "5e-324"),
+            )
+        ),
+        (
+            "learning_rate: 0.05",
+            "learning_rate: 5e-324",
+            "16:41: training.optimizer.learning_rate: found 5e-324; "
+            "give a number from 1.1755e-38 to 3.4028e+38, the range of float32",
+        ),
         ("kind: sgd", "kind: adam", "16:21: training.optimizer.kind: found 'adam'; known: sgd"),
         (
             "small",
@@ -484,6 +544,12 @@ def test_awkward_value_anywhere_is_accepted_or_explained(key: str) -> None:
     ("text", "message"),
     [
         ("model:\n\tlayers: []\n", "2:1: tab used for indentation; use spaces"),
+        ("model:\n  \tlayers: []\n", "2:3: tab used for indentation; use spaces"),
+        ("name: a\t# the first\n", "1:8: tab after 'a'; use spaces"),
+        ("name: a\nset:\tb\n", "2:5: tab after 'set:'; use spaces"),
+        ("name: a\nset: \t# none\n", "2:6: tab after 'set:'; use spaces"),
+        ("name: a\nset: b c \t\n", "2:10: tab after 'c'; use spaces"),
+        ("-\ta\n", "1:2: tab after '-'; use spaces"),
         ("", "1:1: the file is empty; start from one of the files in configs/"),
         ("# nothing\n", "1:1: the file is empty; start from one of the files in configs/"),
         ("~\n", "1:1: the file is empty; start from one of the files in configs/"),
@@ -722,7 +788,7 @@ def test_dumped_config_is_equal_when_read_again() -> None:
         "{kind: conv2d, name: no, out_channels: 3, kernel: [3, 5], stride: [1, 2],"
         " cuda: {backward: pull}}",
         "training.optimizer.learning_rate=0.00001",
-        "training.optimizer.weight_decay=1e-300",
+        "training.optimizer.weight_decay=1.2e-38",
         "training.optimizer.momentum=0.30000000000000004",
         "name='1e-3'",
         "data.folder='a: b # \"c\"\\d\te'",

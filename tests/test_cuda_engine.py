@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pcnn_bench import engines
-from pcnn_bench.engine import Engine
+from pcnn_bench.engine import Engine, Probe
 from pcnn_bench.errors import DeviceMemoryError
 from pcnn_bench.layers import LOSSES, SPECS, LayerSpec
 from pcnn_bench.network import Floats, Labels, Network
@@ -143,6 +143,7 @@ def test_memory_rows_add_up_to_what_is_allocated(device: EmulatedDevice) -> None
     engine = _cuda(_network(), device)
     rows = engine.memory()
     peak = next(row for row in rows if row.category == "peak")
+    assert (peak.stage, peak.first_step, peak.last_step) == ("*", None, None)
     assert peak.byte_count == device.allocated_bytes - before
     assert (
         max(row.offset + row.byte_count for row in rows if row.offset is not None)
@@ -190,3 +191,59 @@ def test_a_convolution_counts_only_products_on_the_map(seed: int) -> None:
     assert work["forward"].flop_count == 2 * products
     bias = 5 * int(np.prod(layer.y_shape))
     assert work["backward"].flop_count == 4 * products + bias
+
+
+def _probe_against_baseline(
+    spec: LayerSpec, x_shape: tuple[int, ...], count: int, rung: str, device: EmulatedDevice
+) -> None:
+    """Forward of one layer on small integers, on which both engines are exact."""
+    network = Network(x_shape, [spec], None, needs_grad_x=True)
+    rng = np.random.default_rng(3)
+
+    def integers(shape: tuple[int, ...]) -> Floats:
+        return rng.integers(-3, 4, shape).astype(np.float32)
+
+    (layer,) = network.layers
+    given = Probe(
+        integers((count, *x_shape)),
+        parameters={name: integers(shape) for name, shape in layer.parameters.items()},
+    )
+    cuda = CudaEngine(network, batch_size=count, optimizer=OPTIMIZER, device=device, rung=rung)
+    baseline = engines.make_baseline(network, batch_size=count, optimizer=OPTIMIZER)
+    expected = baseline.probe(layer.name, given)["y"]
+    np.testing.assert_array_equal(cuda.probe(layer.name, given)["y"], expected)
+    assert len(np.unique(expected)) > 10
+    cuda.close()
+
+
+@pytest.mark.parametrize("rung", engines.rungs())
+def test_more_images_than_a_grid_has_rows_are_all_computed(
+    device: EmulatedDevice, rung: str
+) -> None:
+    # y and z of a grid end at 65,535
+    _probe_against_baseline(
+        _spec("conv2d", out_channels=2, kernel=[2, 3]), (3, 3, 4), 70_000, rung, device
+    )
+    _probe_against_baseline(_spec("dense", out_features=3), (5,), 70_000, rung, device)
+
+
+@pytest.mark.parametrize("rung", engines.rungs())
+def test_more_outputs_than_a_block_has_threads_are_all_computed(
+    device: EmulatedDevice, rung: str
+) -> None:
+    _probe_against_baseline(_spec("dense", out_features=2048), (7,), 3, rung, device)
+    _probe_against_baseline(
+        _spec("conv2d", out_channels=2048, kernel=1), (2, 1, 2), 3, rung, device
+    )
+
+
+@pytest.mark.parametrize("rung", engines.rungs())
+def test_large_scores_overflow_neither_loss_nor_gradient(device: EmulatedDevice, rung: str) -> None:
+    kind = "softmax_cross_entropy"
+    network = Network((3,), [], LOSSES[kind].model_validate({"kind": kind}), needs_grad_x=True)
+    engine = CudaEngine(network, batch_size=3, optimizer=OPTIMIZER, device=device, rung=rung)
+    scores = np.array([[1000.0, 0.0, -1000.0]] * 3, np.float32)
+    found = engine.probe("loss", Probe(scores, labels=np.arange(3, dtype=np.int32)))
+    np.testing.assert_array_equal(found["losses"], [0, 1000, 2000])
+    expected = np.array([[0, 0, 0], [1, -1, 0], [1, 0, -1]]) / 3
+    np.testing.assert_allclose(found["grad_x"], expected, rtol=1e-6)

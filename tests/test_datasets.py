@@ -289,7 +289,9 @@ def test_synthetic_makes_10_000_and_1_000_images_where_nothing_is_said() -> None
 
 
 def test_more_synthetic_images_than_memory_is_one_line() -> None:
-    with pytest.raises(DataError, match="data set synthetic: needs more memory than there is"):
+    with pytest.raises(
+        DataError, match=r"data set synthetic: \d+ images of .* lower data\.train_count"
+    ):
         load("synthetic", train_count=2**50, input_shape=(3, 32, 32))
 
 

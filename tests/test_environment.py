@@ -150,6 +150,54 @@ def test_limits_of_version_1_are_read(tmp_path: Path) -> None:
     assert environment.memory_limit(groups, own) == 2097152
 
 
+MEMINFO = "MemTotal:   9000000 kB\nMemAvailable:   4194304 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "available", "limit"),
+    [
+        ({}, 2**32, None),
+        ({"memory.max": "max"}, 2**32, None),
+        (
+            # what the caches of files hold is given up when it is needed
+            {
+                "memory.max": str(2**30),
+                "memory.current": str(2**29),
+                "memory.stat": f"anon 1\ninactive_file {2**28}",
+            },
+            2**30 - 2**29 + 2**28,
+            2**30,
+        ),
+        ({"memory.max": str(2**30), "memory.current": str(2**31)}, 0, 2**30),
+        ({"memory.max": str(2**34), "memory.current": "0"}, 2**32, 2**34),
+        (
+            {
+                "memory.limit_in_bytes": str(2**30),
+                "memory.usage_in_bytes": str(2**29),
+                "memory.stat": f"inactive_file 7\ntotal_inactive_file {2**28}",
+            },
+            2**30 - 2**29 + 2**28,
+            2**30,
+        ),
+    ],
+)
+def test_available_memory_is_what_machine_and_control_group_leave(
+    tmp_path: Path, files: dict[str, str], available: int, limit: int | None
+) -> None:
+    write(tmp_path / "own", "0::/job\n")
+    write(tmp_path / "meminfo", MEMINFO)
+    for name, text in files.items():
+        write(tmp_path / "groups" / "job" / name, f"{text}\n")
+    found = environment.memory_bytes(tmp_path / "groups", tmp_path / "own", tmp_path / "meminfo")
+    machine = environment.collect(None, None)["memory"]["total_byte_count"]
+    assert found == (available, min(machine, limit or machine))
+
+
+def test_a_system_that_says_nothing_of_its_memory_is_not_refused_any(tmp_path: Path) -> None:
+    available, _ = environment.memory_bytes(tmp_path, tmp_path / "own", tmp_path / "meminfo")
+    assert available > 2**60
+
+
 def test_no_limit_is_none(tmp_path: Path) -> None:
     own = tmp_path / "own"
     write(own, "5:cpu:/\n4:memory:/\n")

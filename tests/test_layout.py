@@ -8,12 +8,20 @@ import pytest
 
 from pcnn_baseline.layers import LAYERS as BASELINE_LAYERS
 from pcnn_baseline.layers import LOSSES as BASELINE_LOSSES
+from pcnn_bench.engines import repeats_bitwise, rungs
 from pcnn_bench.layers import LOSSES, SPECS
 from pcnn_cuda.ladder import LAYERS as CUDA_LAYERS
 from pcnn_cuda.launch import kernel_sources, kernel_text, signatures
 
 ROOT = Path(__file__).resolve().parent.parent
 STEMS = [*SPECS, *LOSSES]
+SHARED = ("layers", "optimizers", "network", "engine", "clocks", "environment", "errors")
+"""What of ``pcnn_bench`` the engines may import; CONTRIBUTING.md says so too."""
+WITH_NUMPY = (
+    "datasets/", "figures/", "network", "engine", "engines", "training", "running", "verify",
+    "tolerances", "stats", "pairing", "doctor",
+)  # fmt: skip
+"""The modules of ``pcnn_bench`` that may import NumPy; CONTRIBUTING.md says so too."""
 HEADER_WORDS = ("Computes", "Shapes", "Launch", "Traffic", "Limits", "Repeats", "Reference", "Idea")
 
 
@@ -67,15 +75,15 @@ def test_every_kernel_source_states_its_contract(source: str) -> None:
     assert (ROOT / reference.rstrip(",")).is_file() or (source, reference) == ("stall.cu", "none:")
 
 
+@pytest.mark.parametrize("rung", rungs())
+def test_every_rung_repeats_bit_for_bit_as_the_config_promises(rung: str) -> None:
+    # one that does not must first make training.deterministic choose something else
+    assert repeats_bitwise(rung)
+
+
 @pytest.mark.parametrize("package", ["pcnn_bench", "baseline/pcnn_baseline", "cuda/pcnn_cuda"])
 def test_imports_go_one_way(package: str) -> None:
-    shared = {
-        "pcnn_bench",
-        *(
-            f"pcnn_bench.{name}"
-            for name in ("layers", "network", "engine", "errors", "clocks", "optimizers")
-        ),
-    }
+    shared = {"pcnn_bench", *(f"pcnn_bench.{name}" for name in SHARED)}
     for path in (ROOT / package).rglob("*.py"):
         for name in _imports(path):
             top = name.split(".")[0]
@@ -87,6 +95,22 @@ def test_imports_go_one_way(package: str) -> None:
                 )
             if top == "pycuda":
                 assert path.name == "pycuda_device.py", f"{path}: {name}"
+
+
+def test_contributing_names_what_may_be_imported() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    shared, *_ = SHARED
+    assert ", ".join([f"`pcnn_bench.{shared}`", *(f"`{name}`" for name in SHARED[1:])]) in text
+    *first, last = (f"`{name}`" for name in WITH_NUMPY)
+    assert f"Of `pcnn_bench`, {', '.join(first)} and {last}\nimport NumPy" in text
+
+
+def test_numpy_stays_where_the_arrays_are() -> None:
+    folder = ROOT / "pcnn_bench"
+    for path in folder.rglob("*.py"):
+        if any(name.split(".")[0] == "numpy" for name in _imports(path)):
+            name = path.relative_to(folder).as_posix()
+            assert name.removesuffix(".py") in WITH_NUMPY or f"{name.split('/')[0]}/" in WITH_NUMPY
 
 
 def test_python_files_stay_readable() -> None:

@@ -14,7 +14,7 @@ from fakes import CLASSES, INPUT, Costs, FakeEngine, FakeTime, Trouble
 from safetensors.numpy import load_file
 
 import pcnn_bench.engines as packages
-from pcnn_bench import running, verify
+from pcnn_bench import environment, running, verify
 from pcnn_bench.config import Config, load_config, parse_config
 from pcnn_bench.datasets import Dataset
 from pcnn_bench.errors import (
@@ -24,6 +24,7 @@ from pcnn_bench.errors import (
     DeviceMemoryError,
     FindingError,
     ResultsError,
+    UnavailableError,
 )
 from pcnn_bench.results import CheckRow, RunFolder
 from pcnn_bench.running import RunResult, run, without_folders
@@ -258,6 +259,52 @@ def test_the_first_step_of_each_engine_is_in_its_own_column(world: World, tmp_pa
     assert float(step["median_us"]) == pytest.approx(1000)
 
 
+@pytest.mark.parametrize(
+    ("cpu_share", "words"), [(1.0, ""), (1.9, "not sequential: 1.90 s"), (0.5, "contended machine")]
+)
+def test_a_baseline_that_was_not_one_undisturbed_thread_is_told_in_one_line(
+    world: World, tmp_path: Path, cpu_share: float, words: str
+) -> None:
+    world.settings["baseline"] = {"costs": Costs(cpu_share=cpu_share)}
+    world.settings["cuda"] = {"costs": Costs(cpu_share=3.0)}
+    said: list[str] = []
+    result = run(tiny(), output=tmp_path, quiet=True, say=said.append)
+    assert result.document["status"] == "ok"
+    assert result.document["message"] == "".join(said)
+    assert len(said) == bool(words)
+    assert words in "".join(said)
+    ours = result.document["engines"][0]
+    assert ours["cpu_over_wall"] == pytest.approx(cpu_share)
+    assert ours["timing_cpu_over_wall"] == pytest.approx(cpu_share)
+
+
+def test_the_most_memory_that_the_process_held_is_recorded(world: World, tmp_path: Path) -> None:
+    peak = document(run_quietly(tmp_path).folder)["peak_memory_bytes"]
+    now = environment.peak_memory_bytes()
+    assert now is not None
+    assert 2**20 < peak <= now
+
+
+@pytest.mark.parametrize(("batch_size", "expected"), [(8, 8), (10, 10), (2_000_000, TRAIN_COUNT)])
+def test_a_batch_larger_than_the_data_needs_no_larger_engine(
+    world: World, tmp_path: Path, batch_size: int, expected: int
+) -> None:
+    result = run_quietly(tmp_path, tiny(f"training.batch_size={batch_size}"))
+    assert {engine.batch_size for engine in world.engines} == {expected}
+    assert {row.batch_size for row in result.layers} == {expected}
+    assert load_config(result.folder / "config.yaml").training.batch_size == batch_size
+
+
+def test_a_batch_for_which_there_is_no_memory_leaves_no_folder(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "memory_bytes", lambda: (9 << 10, 1 << 20))
+    with pytest.raises(UnavailableError, match=r"batch_size 4, .*batch_size that fits is 2$"):
+        run_quietly(tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+    assert not world.engines
+
+
 def test_without_cuda_no_device_is_looked_at(world: World, tmp_path: Path) -> None:
     result = run_quietly(tmp_path, engines=["baseline"])
     assert not [event for event in world.log if event.startswith(("open", "cuda"))]
@@ -441,6 +488,19 @@ def test_a_network_that_does_not_fit_the_device_is_a_failed_run(
     assert [entry["engine"] for entry in found["engines"]] == ["baseline"]
 
 
+def test_a_device_that_fails_in_an_epoch_leaves_the_row_of_that_epoch(
+    world: World, tmp_path: Path
+) -> None:
+    failure = DeviceError("the device fell off the bus")
+    world.settings["cuda"] = {"trouble": Trouble("step", failure, count=7)}
+    with pytest.raises(DeviceError, match="fell off the bus"):
+        run_quietly(tmp_path)
+    folder = only_folder(tmp_path)
+    rows = [row for row in table(folder, "epochs") if row["engine"] == "cuda"]
+    assert [(row["epoch"], row["status"]) for row in rows] == [("1", "ok"), ("2", "failed")]
+    assert [entry["status"] for entry in document(folder)["engines"]] == ["ok", "failed"]
+
+
 def test_a_failing_device_is_reported_even_if_the_disk_is_full_too(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,7 +582,8 @@ def test_the_real_engines_agree_and_the_stored_config_runs_the_same_again(tmp_pa
     timed = [row for row in first.layers if row.phase != "transfer"]
     assert all(row.median_us and row.flop_count is not None for row in timed)
     assert {row.category for row in first.memory if row.engine == "cuda"} >= {"peak", "parameters"}
-    for name in ("weights-baseline.safetensors", "weights-cuda-naive.safetensors"):
+    rung = first.document["engines"][1]["rung"]
+    for name in ("weights-baseline.safetensors", f"weights-cuda-{rung}.safetensors"):
         ours, theirs = load_file(first.folder / name), load_file(again.folder / name)
         assert ours.keys() == theirs.keys()
         assert all(np.array_equal(ours[key], theirs[key]) for key in ours)

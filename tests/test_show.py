@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from pcnn_bench import engines
 from pcnn_bench.config import Config, load_config, parse_config
 from pcnn_bench.show import describe, render
 
@@ -149,6 +151,31 @@ def test_longest_name_and_large_numbers_still_fit() -> None:
     assert sum(word.count("n") for word in words if set(word) == {"n"}) == 64
     assert "512x1023x1024" in words
     assert "3,754,428,935" in words
+
+
+def test_rung_is_named_with_whether_it_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "rungs", lambda: ("naive", "swift"))
+    monkeypatch.setattr(engines, "repeats_bitwise", lambda rung: rung == "naive")
+
+    def last_line(*overrides: str, rung: str | None = None) -> str:
+        file = io.StringIO()
+        description = describe(parse_config(SMALL, "small.yaml", overrides), rung)
+        Console(file=file, width=80).print(render(description))
+        return file.getvalue().splitlines()[-1]
+
+    assert last_line() == "rung swift, repeats: not bit for bit"
+    assert last_line("cuda.rung=naive") == "rung naive, repeats: bit for bit"
+    assert last_line(rung="naive") == "rung naive, repeats: bit for bit"
+    own = "network.layers[2].cuda.rung=swift"
+    assert last_line(own, rung="naive") == "rung naive, repeats: not bit for bit"
+
+
+def test_numbers_beyond_every_prefix_stay_right() -> None:
+    wide = [f"network.input=[2, {2**31 - 1}, {2**31 - 1}]", f"training.batch_size={2**31 - 1}"]
+    step = describe(parse_config(SMALL, "small.yaml", wide))["totals"]["step"]["flop_count"]
+    shown = re.search(r"whole step: (\S+) EFLOP", text_of(parse_config(SMALL, "small", wide)))
+    assert shown
+    assert float(shown[1]) == pytest.approx(step / 1e18, rel=1e-2)
 
 
 def test_output_has_no_escapes_without_a_terminal_and_colour_is_optional() -> None:

@@ -59,7 +59,7 @@ def test_a_launch_that_sleeps_in_finish_is_reported_by_the_real_clock() -> None:
 
         def step(self, clock: object = None) -> None:
             self._steps_since_finish += 1
-            super().step()
+            super().step(clock)  # type: ignore[arg-type]
 
         _steps_since_finish = 0
 
@@ -139,6 +139,18 @@ def test_noisy_steps_end_by_the_budget(clock: FakeTime) -> None:
     row = rows_of(engine, record)["*", "step"]
     assert row.flags == "budget"
     assert row.sample_count == len(steps(record))
+
+
+def test_noisy_stages_of_steady_steps_end_by_the_budget(clock: FakeTime) -> None:
+    class Restless(FakeEngine):
+        def step(self, clock: object = None) -> None:
+            if clock:
+                self.stage_us = 7.0 + (self.stage_us - 6.0) % 3
+            super().step(clock)  # type: ignore[arg-type]
+
+    record = run(Restless(time=clock))
+    assert {s.time_us for s in steps(record)} == {1000.0}
+    assert record.ended_by == "budget"
 
 
 def test_a_spent_budget_still_takes_the_fewest_samples(clock: FakeTime) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fakes import Costs, FakeEngine, FakeTime, Trouble, small_images
 
+from pcnn_bench.errors import DeviceError
 from pcnn_bench.results import EpochRow
 from pcnn_bench.training import (
     COMPARED_STEPS,
@@ -144,6 +145,24 @@ def test_an_interruption_keeps_the_epochs_before_and_flags_its_own(event: str) -
         train(engine, small_images(10), schedule, record, seen.append)
     assert [row.status for row in record.epochs] == ["ok", "interrupted"]
     assert seen == record.epochs
+    last = record.epochs[-1]
+    assert last.train_loss == (0.5 if event == "evaluate" else None)
+    assert (last.test_loss, last.test_accuracy) == (None, None)
+
+
+@pytest.mark.parametrize("error", [DeviceError("fell off the bus"), MemoryError()])
+@pytest.mark.parametrize(("event", "count"), [("step", 5), ("take_losses", 2), ("evaluate", 3)])
+def test_a_failure_in_an_epoch_leaves_its_row_and_asks_the_engine_nothing_more(
+    error: Exception, event: str, count: int
+) -> None:
+    engine = FakeEngine(batch_size=4, trouble=Trouble(event, error, count))
+    record, seen = TrainingRecord(), list[EpochRow]()
+    with pytest.raises(type(error)):
+        train(engine, small_images(10), Schedule(3, 4, 0, 0.5), record, seen.append)
+    assert [row.status for row in record.epochs] == ["ok", "failed"]
+    assert seen == record.epochs[:1]
+    assert record.epochs[1].train_loss == (0.5 if event == "evaluate" else None)
+    assert engine.log[-1] == f"baseline {event}"
 
 
 def test_an_interruption_before_the_first_image_leaves_no_row() -> None:

@@ -22,6 +22,12 @@ class AvgPool2d(BaselineLayer):
         assert isinstance(layer.spec, AvgPool2dSpec)
         self._spec = layer.spec
 
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """Backward also keeps each window's share."""
+        share = item_bytes * prod(layer.batch_y(n)) if layer.needs_grad_x else 0
+        return super().pass_bytes(layer, n, item_bytes) + share
+
     def forward(self, x: Array) -> Array:
         """x (N, C, H, W) -> y (N, C, P, Q)."""
         y: Array = self.workspace.batch("y", self.layer.batch_y(x.shape[0]))

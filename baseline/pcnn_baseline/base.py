@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +33,15 @@ class BaselineLayer(ABC):
         }
         self.workspace = Workspace(dtype)
 
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """The most that both passes take for n images, temporary arrays included; from shapes alone.
+
+        Here y and, where needed, grad_x; layers that need more add it.
+        """
+        grad_x = prod(layer.batch_x(n)) if layer.needs_grad_x else 0
+        return item_bytes * (prod(layer.batch_y(n)) + grad_x)
+
     @abstractmethod
     def forward(self, x: Array) -> Array:
         """x (N, ...) -> y (N, ...)."""
@@ -52,6 +62,12 @@ class BaselineLoss(ABC):
     def __init__(self, layer: Layer, dtype: npt.DTypeLike = np.float32) -> None:
         self.layer = layer
         self.workspace = Workspace(dtype)
+
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """As for layers: what is kept, grad_x and a temporary array of scores; a few numbers an image."""
+        positions = 2 * np.dtype(np.intp).itemsize  # where each image's own class stands
+        return item_bytes * (3 * prod(layer.batch_x(n)) + 5 * n) + positions * n
 
     @abstractmethod
     def forward(self, x: Array, labels: Labels) -> Array:

@@ -38,6 +38,21 @@ class Conv2d(BaselineLayer):
         self._spec = layer.spec
         self._unrolled: Array = np.empty(0, dtype)
 
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """y, the padded x and the unrolled one, and a gradient of each of the two where x needs one."""
+        assert isinstance(layer.spec, Conv2dSpec)
+        _, c, height, width = layer.batch_x(n)
+        _, k, p, q = layer.batch_y(n)
+        (r, s), (pad_h, pad_w) = layer.spec.kernel, layer.spec.padding
+        padded = (height + 2 * pad_h) * c * (width + 2 * pad_w) * n
+        unrolled = (height + 2 * pad_h) * c * s * q * n
+        count = k * p * q * n + padded + unrolled
+        count += 3 * r * c * s * k  # the weight in its other order, its gradient and one term of it
+        if layer.needs_grad_x:
+            count += padded + unrolled + r * c * s * q * n
+        return item_bytes * count
+
     def forward(self, x: Array) -> Array:
         """x (N, C, H, W) -> y (N, K, P, Q)."""
         n, k, p, q = self.layer.batch_y(x.shape[0])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -27,11 +27,9 @@ from pcnn_bench.engine import (
     Work,
 )
 from pcnn_bench.errors import DataError
+from pcnn_bench.layers.base import FLOAT_BYTES
 from pcnn_bench.network import Floats, Labels, Layer, Network
 from pcnn_bench.optimizers import SgdSpec
-
-ALWAYS = -1
-"""First and last step of an array that is never freed: the baseline keeps what it allocates."""
 
 _NO_CLOCK: AbstractContextManager[None] = nullcontext()
 
@@ -52,6 +50,7 @@ class BaselineEngine:
     rung = ""
     compile_s = 0.0
     transfer_s = 0.0
+    resident = None
 
     def __init__(
         self,
@@ -66,18 +65,32 @@ class BaselineEngine:
         self._optimizer = optimizer
         self._dtype = dtype
         self._learning_rate = optimizer.learning_rate
-        self._layers = [LAYERS[layer.kind](layer, dtype) for layer in network.layers]
-        self._optimizers = [Sgd(optimizer, layer, dtype) for layer in self._layers]
-        self._loss: BaselineLoss | None = None
-        if network.loss is not None:
-            self._loss = LOSSES[network.loss.kind](network.loss, dtype)
         self.stages: Sequence[Stage] = tuple(
             _stage(layer, optimizer) for layer in network.all_layers
         )
-        self._input = Workspace(dtype)
-        self._labels = np.zeros(batch_size, np.int32)
         self._losses: list[Array] = []
-        self._allocate()
+        self._peak_bytes = _traced_peak(self._build)
+
+    def _build(self) -> None:
+        """Make every layer, and take one step on zeros, so that every array exists before anything is timed."""
+        network, dtype = self.network, self._dtype
+        self._layers = [LAYERS[layer.kind](layer, dtype) for layer in network.layers]
+        self._optimizers = [Sgd(self._optimizer, layer, dtype) for layer in self._layers]
+        self._loss: BaselineLoss | None = None
+        if network.loss is not None:
+            self._loss = LOSSES[network.loss.kind](network.loss, dtype)
+        self._input = Workspace(dtype)
+        self._labels = np.zeros(self.batch_size, np.int32)
+        self._x = self._input.batch("x", (self.batch_size, *network.input_shape))
+        self._x.fill(0)
+        if self._loss is None:
+            return
+        self.step()
+        self._losses.clear()
+        for _, parameter in self._full_names():
+            parameter.fill(0)
+        for optimizer in self._optimizers:
+            optimizer.reset()
 
     def load_parameters(self, parameters: Mapping[str, Floats]) -> None:
         """Copy these in by full name and zero the velocity."""
@@ -208,8 +221,7 @@ class BaselineEngine:
             for name, count in optimizer.workspace.byte_counts().items():
                 rows.append(MemoryUse("workspace", stage, f"update_{name}", count))
         rows.extend(self._workspace_rows())
-        rows = [replace(row, first_step=ALWAYS, last_step=ALWAYS) for row in rows]
-        rows.append(MemoryUse("peak", WHOLE_STEP, "traced", self._measure_peak()))
+        rows.append(MemoryUse("peak", WHOLE_STEP, "traced", self._peak_bytes))
         return rows
 
     def close(self) -> None:
@@ -217,19 +229,6 @@ class BaselineEngine:
         self._layers, self._optimizers, self._loss = [], [], None
         self._input = Workspace(self._dtype)
         del self._x
-
-    def _allocate(self) -> None:
-        """Take one step on zeros, so that every array exists before anything is timed."""
-        self._x = self._input.batch("x", (self.batch_size, *self.network.input_shape))
-        self._x.fill(0)
-        if self._loss is None:
-            return
-        self.step()
-        self._losses.clear()
-        for _, parameter in self._full_names():
-            parameter.fill(0)
-        for optimizer in self._optimizers:
-            optimizer.reset()
 
     def _full_names(self) -> Iterator[tuple[str, Array]]:
         """Every parameter array by full name."""
@@ -315,24 +314,40 @@ class BaselineEngine:
                 )
                 yield MemoryUse(category, writer.layer.name, name, count)
 
-    def _measure_peak(self) -> int:
-        """Bytes: the most that a twin of this engine holds while it is built and takes a step."""
-        was_tracing = tracemalloc.is_tracing()
+
+def _traced_peak(work: Callable[[], None]) -> int:
+    """The most bytes that ``work`` held at one time."""
+    was_tracing = tracemalloc.is_tracing()
+    if not was_tracing:
+        tracemalloc.start()
+    try:
+        held_before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        work()
+        return tracemalloc.get_traced_memory()[1] - held_before
+    finally:
         if not was_tracing:
-            tracemalloc.start()
-        try:
-            held_before, _ = tracemalloc.get_traced_memory()
-            tracemalloc.reset_peak()
-            BaselineEngine(
-                self.network,
-                batch_size=self.batch_size,
-                optimizer=self._optimizer,
-                dtype=self._dtype,
-            )  # its constructor takes a step
-            return tracemalloc.get_traced_memory()[1] - held_before
-        finally:
-            if not was_tracing:
-                tracemalloc.stop()
+            tracemalloc.stop()
+
+
+def required_bytes(network: Network, batch_size: int, dtype: npt.DTypeLike) -> dict[str, int]:
+    """The most that an engine takes, by layer (``input``: the batch); from shapes alone.
+
+    The batch counts as gathered (float32), as held, and once more for evaluation. Parameters count
+    with gradient, velocity and one term of the update, and twice for the copies that are saved.
+    """
+    item_bytes = np.dtype(dtype).itemsize
+    pixel_bytes = FLOAT_BYTES + 2 * item_bytes
+    label_bytes = 2 * np.dtype(np.int32).itemsize
+    found = {"input": batch_size * (prod(network.input_shape) * pixel_bytes + label_bytes)}
+    for layer in network.layers:
+        parameters = layer.parameter_count * (4 * item_bytes + 2 * FLOAT_BYTES)
+        passes = LAYERS[layer.kind].pass_bytes(layer, batch_size, item_bytes)
+        found[layer.name] = parameters + passes
+    if network.loss is not None:
+        loss = LOSSES[network.loss.kind]
+        found[network.loss.name] = loss.pass_bytes(network.loss, batch_size, item_bytes)
+    return found
 
 
 def _stage(layer: Layer, optimizer: SgdSpec) -> Stage:

@@ -30,6 +30,14 @@ class MaxPool2d(BaselineLayer):
         assert isinstance(layer.spec, MaxPool2dSpec)
         self._spec = layer.spec
 
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """Two positions and two booleans a window; backward finds each place from three temporary numbers."""
+        each = 2 * np.dtype(np.int32).itemsize + 2 * np.dtype(np.bool_).itemsize
+        if layer.needs_grad_x:
+            each += 3 * np.dtype(np.intp).itemsize
+        return super().pass_bytes(layer, n, item_bytes) + each * prod(layer.batch_y(n))
+
     def forward(self, x: Array) -> Array:
         """x (N, C, H, W) -> y (N, C, P, Q)."""
         y: Array = self.workspace.batch("y", self.layer.batch_y(x.shape[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from pcnn_baseline.arrays import Array
 from pcnn_baseline.base import BaselineLayer
+from pcnn_bench.network import Layer
 
 
 class Relu(BaselineLayer):
@@ -16,6 +18,12 @@ class Relu(BaselineLayer):
 
     keeps: ClassVar[frozenset[str]] = frozenset({"y"})
     _y: Array
+
+    @classmethod
+    def pass_bytes(cls, layer: Layer, n: int, item_bytes: int) -> int:
+        """Backward also keeps a boolean for each y."""
+        is_active = np.dtype(np.bool_).itemsize * prod(layer.batch_y(n))
+        return super().pass_bytes(layer, n, item_bytes) + is_active
 
     def forward(self, x: Array) -> Array:
         """x (N, ...) -> y (N, ...)."""

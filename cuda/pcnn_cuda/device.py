@@ -88,6 +88,18 @@ class Kernel(Protocol):
         ...
 
 
+class Replay(Protocol):
+    """Recorded launches."""
+
+    def __call__(self) -> None:
+        """Queue them all, in order."""
+        ...
+
+    def close(self) -> None:
+        """Free what was recorded."""
+        ...
+
+
 class Event(Protocol):
     """A point in the device's queue."""
 
@@ -152,6 +164,14 @@ class Device(Protocol):
 
     def fill(self, target: DeviceArray, byte: int) -> None:
         """Queue setting every byte; 0xFF makes every float a NaN."""
+        ...
+
+    def capture(self, launches: Sequence[BoundLaunch]) -> Replay:
+        """Record these launches, with the arguments they have now, so that all are queued by one call.
+
+        Raises:
+            DeviceError: the device cannot.
+        """
         ...
 
     def record(self) -> Event:

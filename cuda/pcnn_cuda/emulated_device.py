@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import threading
 import time
 from collections import Counter
@@ -20,9 +21,9 @@ from typing import Literal, cast
 import numpy as np
 import numpy.typing as npt
 
+from pcnn_bench import environment
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
-from pcnn_cuda.device import Argument, DeviceArray, Event, HostArray, check_arguments
-from pcnn_cuda.emulation.machine import cpu_name, memory_bytes
+from pcnn_cuda.device import Argument, BoundLaunch, DeviceArray, Event, HostArray, check_arguments
 from pcnn_cuda.emulation.reports import Report, describe_reports
 from pcnn_cuda.emulation.runtime import KernelLibrary, LaunchRecord, Region, Runtime
 from pcnn_cuda.launch import Launch, Parameter, kernel_text, signatures
@@ -183,6 +184,21 @@ class EmulatedKernel:
         return bound(self, launch, arguments, self._device)
 
 
+@dataclass(frozen=True, slots=True)
+class EmulatedReplay:
+    """Launches that are run one after another when it is called."""
+
+    launches: tuple[BoundLaunch, ...]
+
+    def __call__(self) -> None:
+        """Run them all."""
+        for launch in self.launches:
+            launch()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
 class EmulatedDevice:
     """Satisfies ``pcnn_cuda.device.Device`` on the CPU. Launches are synchronous; ``compile`` is thread-safe."""
 
@@ -317,6 +333,10 @@ class EmulatedDevice:
         """Microseconds of wall time between two events."""
         return (cast(_HostEvent, stop).time_ns - cast(_HostEvent, start).time_ns) / 1e3
 
+    def capture(self, launches: Sequence[BoundLaunch]) -> EmulatedReplay:
+        """The launches themselves, to be run one after another."""
+        return EmulatedReplay(tuple(launches))
+
     def stall(self, time_us: float) -> None:
         """Nothing to hold back: every call has ended when it returns."""
 
@@ -335,12 +355,12 @@ class EmulatedDevice:
 
     def free_bytes(self) -> tuple[int, int]:
         """(available, total) memory of this machine or of the control group that limits us."""
-        return memory_bytes()
+        return environment.memory_bytes()
 
     def describe(self) -> dict[str, str | int | float | None]:
         """CPU, compiler and threads, under the names that every device uses."""
         return {
-            "name": f"emulated on {cpu_name()}",
+            "name": f"emulated on {environment.cpu_model() or platform.machine()}",
             "uuid": None,
             "compute_capability": None,
             "driver": None,

@@ -4,36 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Probe, Stage, StageClock, StagePhase
+from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Phase, Probe, Stage, StageClock
 from pcnn_bench.errors import DataError, DeviceMemoryError
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray
+from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Replay
 from pcnn_cuda.event_clock import EventClock
-from pcnn_cuda.ladder import resolve_rung
+from pcnn_cuda.ladder import CAPTURED, HOST_DATA, resolve_rung
+from pcnn_cuda.load_batch import LoadBatch
 from pcnn_cuda.op import Direction, Tensors
 from pcnn_cuda.plan import Plan, PlannedStage, View
+from pcnn_cuda.probe import StageLaunches, launch_all, probe
 from pcnn_cuda.sgd import Sgd
 
-NAN_BYTE = 0xFF
-"""Four of them are a NaN, so an element that no thread writes shows."""
 MEBIBYTE = 1 << 20
-
-
-@dataclass(slots=True)
-class StageLaunches:
-    """The launches of one stage for one batch size."""
-
-    stage: PlannedStage
-    forward: list[BoundLaunch]
-    backward: list[BoundLaunch]
-    update: list[BoundLaunch]
 
 
 class CudaEngine:
@@ -57,7 +46,9 @@ class CudaEngine:
         rung: str | None = None,
         direction: Direction = "push",
         history_images: int = 0,
+        keeps_data: bool | None = None,
     ) -> None:
+        """``keeps_data`` decides whether the training set lies on the device; None leaves it to the rung."""
         self.network = network
         self.batch_size = batch_size
         self.rung = resolve_rung(rung)
@@ -78,13 +69,24 @@ class CudaEngine:
         self._driver_free_before = device.free_bytes()[0]
         self._memory = self._allocate()
         self._tensors = {stage.info.name: self._resolve(stage) for stage in self.plan.stages}
+        self._replays: dict[tuple[int, int], Replay] = {}
         self._launches: dict[int, list[StageLaunches]] = {}
         self._losses = self._array(View(self.plan.losses, self.plan.losses.shape))
         self._predictions = self._array(View(self.plan.predictions, self.plan.predictions.shape))
         self._loss_count = 0
         self._fetched_losses: list[Floats] = []
         self._n = 0
+        self.resident: LoadBatch | None = None
+        if self.rung not in HOST_DATA if keeps_data is None else keeps_data:
+            inputs, targets = self.plan.input, self.plan.labels
+            self.resident = LoadBatch(
+                device,
+                self._array(View(inputs, inputs.shape)),
+                self._array(View(targets, targets.shape)),
+                self._array(View(self.plan.first, (1,))),
+            )
         self._is_closed = False
+        self._restart_history()
         self.set_learning_rate(optimizer.learning_rate)
         self.load_parameters(network.initial_parameters(seed=0))
 
@@ -151,6 +153,8 @@ class CudaEngine:
             predictions=self._array(View(predictions, predictions.shape))
             if stage.is_loss
             else None,
+            history=self._array(View(self.plan.losses, self.plan.losses.shape)),
+            first=self._array(View(self.plan.first, (1,))),
             parameters=arrays(stage.parameters),
             gradients=arrays(stage.gradients),
             saved=arrays(stage.saved),
@@ -231,19 +235,51 @@ class CudaEngine:
         self._device.copy_in(self._array(View(inputs, (n, *inputs.shape[1:]))), x)
         self._device.copy_in(self._array(View(targets, (n,))), labels)
         self._n = n
+        if self.resident:
+            self.resident.is_source = False
         self.transfer_s += time.perf_counter() - start
 
     def step(self, clock: StageClock | None = None) -> None:
-        """Forward, loss, backward and update on the batch set last."""
+        """Forward, loss, backward and update on the batch set last, or on the next of the training set kept."""
+        source = self.resident if self.resident and self.resident.is_source else None
+        if source:
+            self._n = source.next_count()
         stages = self._bind(self._n)
         self._next_losses(stages[-1])
+        if clock is None and self.rung in CAPTURED:
+            self._replay()
+        else:
+            if source:
+                _launch_timed(clock, WHOLE_STEP, "transfer", source.gather(self._n))
+            self._pass(stages, clock)
+            if self.resident:
+                launch_all(self.resident.advance(self._n))
+        if source:
+            source.take(self._n)
+
+    def _replay(self) -> None:
+        """The whole step as one; recorded when it first comes."""
+        assert self.resident is not None
+        key = (self._n, self.resident.state)
+        if key not in self._replays:
+            launches = self.resident.gather(self._n) if self.resident.is_source else []
+            stages = self._bind(self._n)
+            launches += [launch for stage in stages for launch in stage.forward]
+            launches += [launch for stage in reversed(stages) for launch in stage.backward]
+            launches += [launch for stage in stages for launch in stage.update]
+            launches += self.resident.advance(self._n)
+            self._replays[key] = self._device.capture(launches)
+        self._replays[key]()
+
+    def _pass(self, stages: list[StageLaunches], clock: StageClock | None) -> None:
+        """Every phase of every stage."""
         if clock is None:
             for stage in stages:
-                _launch(stage.forward)
+                launch_all(stage.forward)
             for stage in reversed(stages):
-                _launch(stage.backward)
+                launch_all(stage.backward)
             for stage in stages:
-                _launch(stage.update)
+                launch_all(stage.update)
             return
         for stage in stages:
             _launch_timed(clock, stage.stage.info.name, "forward", stage.forward)
@@ -256,9 +292,14 @@ class CudaEngine:
         """Point the loss at the next free places of the history; fetch the history when it is full."""
         if self._loss_count + self._n > self._losses.size:
             self._fetch_losses()
-        losses = self._losses.view((self._n,), first=self._loss_count)
-        loss.forward[0].rebind(loss=losses)
+        if not loss.stage.op.forward_writes_grad_x:  # which finds the place by itself
+            losses = self._losses.view((self._n,), first=self._loss_count)
+            loss.forward[0].rebind(loss=losses)
         self._loss_count += self._n
+
+    def _restart_history(self) -> None:
+        """The next losses go to the first place."""
+        self._device.fill(self._array(View(self.plan.first, (1,))), 0)
 
     def _fetch_losses(self) -> None:
         """Move the history to the host; waits."""
@@ -269,6 +310,7 @@ class CudaEngine:
             self.transfer_s += time.perf_counter() - start
             self._fetched_losses.append(np.asarray(history, np.float32))
             self._loss_count = 0
+            self._restart_history()
 
     def take_losses(self) -> Floats:
         """Wait; the loss of every image of every step since the last call, in training order."""
@@ -283,7 +325,7 @@ class CudaEngine:
         self._next_losses(stages[-1])
         self._loss_count -= self._n  # the places are used for a moment, then given back
         for stage in stages:
-            _launch(stage.forward)
+            launch_all(stage.forward)
         losses = self._device.copy_out(self._losses.view((self._n,), first=self._loss_count))
         predictions = self._device.copy_out(self._predictions.view((self._n,)))
         return np.asarray(losses, np.float32), np.asarray(predictions, np.int32)
@@ -301,58 +343,13 @@ class CudaEngine:
     def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
         """Run one stage by itself; see ``Engine.probe``."""
         planned = next(each for each in self.plan.stages if each.info.name == stage)
-        t = self._tensors[stage]
-        n = len(given.x)
-        launches = self._bind_stage(planned, n)
         parameters = self._full_names(planned, given.parameters)
         self.load_parameters({**self.parameters(), **parameters})
-
-        per_image = [t.x, t.y, *t.saved.values()]
-        per_image += [t.predictions] if t.predictions else []
-        self._spoil([*per_image, *t.gradients.values()])
-        self._device.copy_in(_first(t.x, n), given.x)
-        if t.labels and given.labels is not None:
-            self._device.copy_in(_first(t.labels, n), given.labels)
-        _launch(launches.forward)
-        results = {"losses" if planned.is_loss else "y": self._device.copy_out(_first(t.y, n))}
-        if t.predictions:
-            results["predictions"] = self._device.copy_out(_first(t.predictions, n))
-        written = self._written_beyond(per_image, n)
-
-        is_given = given.labels is not None if planned.is_loss else given.grad_y is not None
-        if planned.needs_backward and is_given:
-            gradients = [each for each in (t.grad_x, t.grad_y) if each]
-            self._spoil([*gradients, *t.workspace.values()])
-            if t.grad_y and given.grad_y is not None:
-                self._device.copy_in(_first(t.grad_y, n), given.grad_y)
-            _launch(launches.backward)
-            if t.grad_x:
-                results["grad_x"] = self._device.copy_out(_first(t.grad_x, n))
-            written += self._written_beyond(gradients, n)
-            for name, array in t.gradients.items():
-                results[f"grad_{name}"] = self._device.copy_out(array)
-            for _ in range(2):
-                _launch(launches.update)
-            for name, array in t.parameters.items():
-                results[name] = self._device.copy_out(array)
-        results["beyond_batch"] = np.array(written)
+        self._restart_history()
+        launches = self._bind_stage(planned, len(given.x))
+        results = probe(self._device, launches, self._tensors[stage], given)
         self.load_parameters({**self.parameters(), **parameters})
-        return {name: np.asarray(value, np.float32) for name, value in results.items()}
-
-    def _spoil(self, arrays: Sequence[DeviceArray]) -> None:
-        """Make every float a NaN and every int -1."""
-        for array in arrays:
-            self._device.fill(array, NAN_BYTE)
-
-    def _written_beyond(self, arrays: Sequence[DeviceArray], n: int) -> int:
-        """Elements past the first n images that are no longer as ``_spoil`` left them."""
-        count = 0
-        for array in arrays:
-            rest = self._device.copy_out(array)[n:]
-            size = rest.dtype.itemsize
-            as_bytes = np.ascontiguousarray(rest).view(np.uint8).reshape(-1, size)
-            count += int((as_bytes != NAN_BYTE).any(axis=1).sum())
-        return count
+        return results
 
     def _full_names(
         self, stage: PlannedStage, parameters: Mapping[str, Floats]
@@ -367,10 +364,9 @@ class CudaEngine:
 
     def memory(self) -> list[MemoryUse]:
         """Every tensor of the plan; ``peak`` by our allocator and, on a GPU, by the driver's free memory."""
-        rows = [
-            *self.plan.memory(),
-            MemoryUse("peak", WHOLE_STEP, "allocated", self._memory.byte_count),
-        ]
+        rows = self.plan.memory()
+        rows.append(MemoryUse("peak", WHOLE_STEP, "allocated", self._memory.byte_count))
+        rows += self.resident.memory() if self.resident else []
         if self.device == "gpu":
             taken = self._driver_free_before - self._device.free_bytes()[0]
             rows.append(MemoryUse("peak", WHOLE_STEP, "driver", taken))
@@ -379,6 +375,11 @@ class CudaEngine:
     def close(self) -> None:
         """Free everything; the device stays open."""
         self._launches.clear()
+        for replay in self._replays.values():
+            replay.close()
+        self._replays.clear()
+        if self.resident:
+            self.resident.close()
         if not self._is_closed:
             self._is_closed = True
             self._device.free(self._memory)
@@ -416,20 +417,12 @@ def largest_batch(plan: Plan, free_bytes: int) -> int:
     return low
 
 
-def _first(array: DeviceArray, n: int) -> DeviceArray:
-    """The first n images of an array."""
-    return array.view((n, *array.shape[1:]))
-
-
-def _launch(launches: list[BoundLaunch]) -> None:
-    for launch in launches:
-        launch()
-
-
 def _launch_timed(
-    clock: StageClock, stage: str, phase: StagePhase, launches: list[BoundLaunch]
+    clock: StageClock | None, stage: str, phase: Phase, launches: list[BoundLaunch]
 ) -> None:
-    """Launch inside a span; a phase without launches has none."""
-    if launches:
+    """Launch, inside a span if there is a clock; a phase without launches has none."""
+    if clock is None:
+        launch_all(launches)
+    elif launches:
         with clock.span(stage, phase):
-            _launch(launches)
+            launch_all(launches)

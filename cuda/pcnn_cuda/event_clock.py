@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from pcnn_bench.engine import StagePhase
+from pcnn_bench.engine import Phase
 from pcnn_cuda.device import Device, Event
 
 FIRST_STALL_US = 5_000.0
@@ -30,12 +30,12 @@ class EventClock:
         self.kind: Literal["host", "device"] = "device" if device.kind == "gpu" else "host"
         self.flags = ""
         self._device = device
-        self._pending: list[tuple[str, StagePhase, Event, Event]] = []
+        self._pending: list[tuple[str, Phase, Event, Event]] = []
         self._queue_us = FIRST_STALL_US
         self._queueing_since = 0.0
 
     @contextmanager
-    def span(self, stage: str, phase: StagePhase) -> Iterator[None]:
+    def span(self, stage: str, phase: Phase) -> Iterator[None]:
         """Queue a start and a stop event around the body's launches."""
         if not self._pending:
             self._device.stall(min(1.5 * self._queue_us, MAX_STALL_US))
@@ -44,7 +44,7 @@ class EventClock:
         yield
         self._pending.append((stage, phase, start, self._device.record()))
 
-    def drain(self) -> list[tuple[str, StagePhase, float]]:
+    def drain(self) -> list[tuple[str, Phase, float]]:
         """Wait once; (stage, phase, microseconds) of every span since the last call, and ``flags`` of them all."""
         pending, self._pending = self._pending, []
         if not pending:

@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers.base import CudaChoice
 from pcnn_bench.network import Layer
+from pcnn_cuda import load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
+from pcnn_cuda.conv2d_tuned import Conv2dTuned
 from pcnn_cuda.dense import Dense
+from pcnn_cuda.dense_tuned import DenseActivation, DenseTuned
 from pcnn_cuda.flatten import Flatten
 from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.maxpool2d import MaxPool2d
 from pcnn_cuda.mean_squared_error import MeanSquaredError
+from pcnn_cuda.mean_squared_error_tuned import MeanSquaredErrorTuned
 from pcnn_cuda.op import Direction, Op
 from pcnn_cuda.relu import Relu
 from pcnn_cuda.sgd import Sgd
 from pcnn_cuda.sigmoid import Sigmoid
 from pcnn_cuda.softmax_cross_entropy import SoftmaxCrossEntropy
+from pcnn_cuda.softmax_cross_entropy_tuned import SoftmaxCrossEntropyTuned
 from pcnn_cuda.tanh import Tanh
 
 LAYERS: dict[str, type[Op]] = {
@@ -39,6 +44,28 @@ RUNGS: dict[str, tuple[tuple[tuple[str, ...], type[Op]], ...]] = {
     "naive": tuple(((kind,), op) for kind, op in LAYERS.items()),
 }
 """Rung -> (kinds of consecutive layers, op), the first match wins; the last rung is the default."""
+
+LOSSES_IN_ONE = (
+    (("softmax_cross_entropy",), SoftmaxCrossEntropyTuned),
+    (("mean_squared_error",), MeanSquaredErrorTuned),
+)
+RUNGS["tuned"] = (
+    (("conv2d",), Conv2dTuned),
+    (("dense",), DenseTuned),
+    *LOSSES_IN_ONE,
+    *RUNGS["naive"],
+)
+
+RUNGS["graph"] = (
+    *((("dense", kind), DenseActivation) for kind in ("tanh", "relu", "sigmoid")),
+    *RUNGS["tuned"],
+)
+
+CAPTURED = frozenset({"graph"})
+"""Rungs whose step is recorded once and replayed."""
+
+HOST_DATA = frozenset({"naive"})
+"""Rungs whose batches come from the host; every other one keeps the training set on the device."""
 
 DEFAULT_RUNG = list(RUNGS)[-1]
 
@@ -75,6 +102,8 @@ def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> 
 
 
 def kernels_of(rung: str) -> list[str]:
-    """Every kernel that the sources of a rung, and of the optimiser, define; sorted."""
-    sources = {Sgd.source} | {f"{op.stem}.cu" for _, op in RUNGS[rung] if not op.is_view}
+    """Every kernel that a rung can launch, the optimiser's and the loader's included; sorted."""
+    reached = {run: op for run, op in reversed(RUNGS[rung])}  # of equal runs the first wins
+    sources = {Sgd.source} | {f"{op.stem}.cu" for op in reached.values() if not op.is_view}
+    sources |= set() if rung in HOST_DATA else {load_batch.SOURCE}
     return sorted(name for source in sources for name in signatures(kernel_text(source)))

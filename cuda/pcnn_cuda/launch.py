@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -26,6 +26,10 @@ class Launch:
     shared_bytes: int = 0
 
 
+ONE_THREAD = Launch((1, 1, 1), (1, 1, 1))
+"""For kernels that only note or wait for something."""
+
+
 def linear(element_count: int) -> Launch:
     """One thread an element in blocks of ``BLOCK_THREADS``, the grid rounded up.
 
@@ -37,6 +41,11 @@ def linear(element_count: int) -> Launch:
             f"a kernel over {element_count} elements exceeds 32-bit indices; use a smaller batch_size"
         )
     return Launch(((element_count - 1) // BLOCK_THREADS + 1, 1, 1), (BLOCK_THREADS, 1, 1))
+
+
+def warps(warp_count: int) -> Launch:
+    """One warp an output, in blocks of ``BLOCK_THREADS``."""
+    return linear(warp_count * WARP_THREADS)
 
 
 def reduction(output_count: int, image_count: int, map_size: int) -> Launch:
@@ -73,6 +82,7 @@ _PARAMETER = re.compile(
     r"^(?:const\s+)?(?P<type>float|int|unsigned char|unsigned)\s*(?P<pointer>\*)?"
     r"\s*(?:__restrict__\s+)?(?P<name>\w+)$"
 )
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _ELEMENTS = {"float": "float32", "int": "int32", "unsigned": "uint32", "unsigned char": "uint8"}
 
 
@@ -81,10 +91,38 @@ def kernel_text(source: str) -> str:
     return (resources.files("pcnn_cuda") / source).read_text(encoding="utf-8")
 
 
+def source_files(source: str, read: Callable[[str], str]) -> dict[str, str]:
+    """``source`` and every ``#include "..."`` that it reaches, at any depth: name -> text.
+
+    Raises:
+        FileNotFoundError: there is no ``source``; an include that is not there is the compiler's own,
+            or is for the compiler to miss.
+    """
+    files: dict[str, str] = {}
+    waiting = [source]
+    while waiting:
+        name = waiting.pop()
+        if name in files:
+            continue
+        try:
+            files[name] = read(name)
+        except FileNotFoundError:
+            if name == source:
+                raise
+            continue
+        waiting += _INCLUDE.findall(files[name])
+    return files
+
+
 def kernel_sources() -> list[str]:
     """The names of every ``.cu`` of the package, sorted."""
     names = (entry.name for entry in resources.files("pcnn_cuda").iterdir())
     return sorted(name for name in names if name.endswith(".cu"))
+
+
+def repeats_bitwise(text: str) -> bool:
+    """Whether the header of a kernel source says that its results repeat bit for bit."""
+    return re.search(r"^// Repeats +bitwise\b", text, re.MULTILINE) is not None
 
 
 @cache

@@ -16,14 +16,13 @@ from functools import cache, cached_property
 from importlib import metadata, resources
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
+from pcnn_bench.environment import kernel_cache
 from pcnn_bench.errors import DeviceError
+from pcnn_cuda.launch import source_files
 
 FLAGS = ("-O3", "-std=c++17", "-Xptxas", "-warn-spills")
 """What every kernel is built with; a config's ``cuda.nvcc_flags`` come after them."""
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _RELEASE = re.compile(r"release (\d+)\.(\d+)(?:, V([\d.]+))?")
 _FLAG_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 """nvcc itself reads these, so a cubin depends on them."""
@@ -36,7 +35,7 @@ def package_folder() -> Path:
 
 def cubin_folder() -> Path:
     """Where cubins are kept: in ``$PCNN_BENCH_CACHE``, else in the user's cache folder."""
-    return Path(os.environ.get("PCNN_BENCH_CACHE") or user_cache_dir("pcnn-bench")) / "cubin"
+    return kernel_cache("cubin")
 
 
 def note(text: str) -> None:
@@ -135,7 +134,13 @@ class Toolkit:
         """Names all that a cubin depends on; the host compiler does not count, it preprocesses."""
         variables = [os.environ.get(name, "") for name in _FLAG_VARIABLES]
         parts = [self.version, *variables, *command]
-        for name, text in source_texts(source, folder).items():
+        try:
+            texts = source_files(source, lambda name: (folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DeviceError(
+                f"kernel source {folder / source} is not there; reinstall pcnn-bench"
+            ) from error
+        for name, text in texts.items():
             parts += [name, text]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -255,30 +260,6 @@ def _wheel_folder() -> Path | None:
     except metadata.PackageNotFoundError:
         return None
     return next((Path(str(file.locate())).parent for file in files if file.name == "nvcc"), None)
-
-
-def source_texts(source: str, folder: Path) -> dict[str, str]:
-    """``source`` and every file of ``folder`` that it includes, at any depth: name -> text.
-
-    Raises:
-        DeviceError: the source is not there.
-    """
-    texts: dict[str, str] = {}
-    waiting = [source]
-    while waiting:
-        name = waiting.pop()
-        if name in texts:
-            continue
-        try:
-            texts[name] = (folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            if not texts:
-                raise DeviceError(
-                    f"kernel source {folder / source} is not there; reinstall pcnn-bench"
-                ) from error
-            continue  # a header of the toolkit: its version stands for it
-        waiting += _INCLUDE.findall(texts[name])
-    return texts
 
 
 def _execute(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

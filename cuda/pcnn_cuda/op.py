@@ -20,8 +20,9 @@ Direction = Literal["push", "pull"]
 class Tensors:
     """The arrays of one stage, sized for the largest batch; an op takes the first n images of each.
 
-    ``y`` of a loss is its losses. ``grad_x`` is None where no input gradient is needed, ``grad_y`` where nothing
-    comes back. Arrays that the op asked for with ``saved`` and ``workspace`` are under these names.
+    ``y`` of a loss is its losses; ``history`` holds those of many steps, ``first`` (1,) the place of the next ones.
+    ``grad_x`` is None where no input gradient is needed, ``grad_y`` where nothing comes back. Arrays that the op
+    asked for with ``saved`` and ``workspace`` are under these names.
     """
 
     x: DeviceArray
@@ -30,6 +31,8 @@ class Tensors:
     grad_y: DeviceArray | None = None
     labels: DeviceArray | None = None
     predictions: DeviceArray | None = None
+    history: DeviceArray | None = None
+    first: DeviceArray | None = None
     parameters: Mapping[str, DeviceArray] = field(default_factory=dict)
     gradients: Mapping[str, DeviceArray] = field(default_factory=dict)
     saved: Mapping[str, DeviceArray] = field(default_factory=dict)
@@ -51,6 +54,9 @@ class Op(ABC):
     backward_reads_x: ClassVar[bool] = False
     backward_reads_y: ClassVar[bool] = False
 
+    forward_writes_grad_x: ClassVar[bool] = False
+    """A loss that computes its gradient at once; backward launches nothing."""
+
     def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
         self.layers = tuple(layers)
         self.wanted_direction = direction
@@ -71,6 +77,11 @@ class Op(ABC):
     def source(self) -> str:
         """The ``.cu`` file that holds the op's kernels."""
         return f"{self.stem}.cu"
+
+    @property
+    def merges(self) -> dict[StagePhase, tuple[StagePhase, ...]]:
+        """Phases that do the work of others too, as ``Stage.merges``."""
+        return {"forward": ("backward",)} if self.forward_writes_grad_x else {}
 
     def constants(self) -> dict[str, int]:
         """The ``-D`` constants its source is compiled with."""

@@ -132,6 +132,7 @@ class Plan:
         self.predictions = self._keep("loss", "predictions", "workspace", (batch_size,), "int32")
         history = max(history_images, HISTORY_BATCHES * batch_size)
         self.losses = self._keep("loss", "losses", "workspace", (history,))
+        self.first = self._keep("loss", "first", "workspace", (1,), "int32")
         self.stages: list[PlannedStage] = []
         self._plan_forward()
         self._plan_backward()
@@ -216,7 +217,9 @@ class Plan:
             update = {"update": self._update_work(count)} if count else {}
             return {**op.work(n), **update}  # type: ignore[dict-item]
 
-        info = Stage(name, tuple(layer.name for layer in op.layers), op.stem, work, op.direction)
+        info = Stage(
+            name, tuple(layer.name for layer in op.layers), op.stem, work, op.direction, op.merges
+        )
         return PlannedStage(
             info, op, x, y, None, None, views(parameter), views(gradient), saved, {},
             parameter, gradient, velocity,
@@ -246,6 +249,8 @@ class Plan:
                         stage.info.name, "grad_x", stage.x.shape, "float32", backward, "workspace"
                     )
                 stage.grad_x = View(tensor, stage.x.shape)
+                if op.forward_writes_grad_x:
+                    tensor.use(step)
             if not stage.needs_backward:
                 break  # nothing below has parameters either
             for key, (shape, dtype) in op.workspace(self.batch_size).items():

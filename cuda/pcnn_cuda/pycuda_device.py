@@ -15,7 +15,8 @@ import numpy as np
 
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
-from pcnn_cuda.device import DeviceArray, Event, HostArray
+from pcnn_cuda.cuda_graph import CudaGraph
+from pcnn_cuda.device import BoundLaunch, DeviceArray, Event, HostArray
 from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.libcuda import GpuStatus, probe_gpu
 from pcnn_cuda.pycuda_kernel import PycudaKernel, one_line
@@ -289,6 +290,14 @@ class PycudaDevice:
         first, last = cast(PycudaEvent, start), cast(PycudaEvent, stop)
         with self._failing():
             return last.raw.time_since(first.raw) * 1e3  # the driver counts milliseconds
+
+    def capture(self, launches: Sequence[BoundLaunch]) -> CudaGraph:
+        """Record these launches as a CUDA graph.
+
+        Raises:
+            DeviceError: cuda-bindings is missing, or the driver refuses.
+        """
+        return CudaGraph(self.stream.handle, launches)
 
     def take_compile_s(self) -> float:
         """Host seconds spent compiling and loading kernels since this was last asked."""

@@ -2,7 +2,7 @@
 //
 // Computes   nothing
 // Shapes     none
-// Launch     one thread: launch.linear(1)
+// Launch     launch.ONE_THREAD
 // Traffic    none; it waits for the multiprocessor's clock
 // Limits     cycle_count < 2^31: about a second
 // Repeats    it has no result

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pcnn_bench import environment
 from pcnn_bench.datasets.catalog import find_entry
 from pcnn_bench.datasets.folders import DatasetStatus, available, locate, where
 from pcnn_bench.datasets.reading import Bytes, Parts
-from pcnn_bench.datasets.synthetic import make_synthetic
+from pcnn_bench.datasets.synthetic import make_synthetic, synthetic_counts
+from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.errors import ConfigError, DataError
 from pcnn_bench.network import Floats, Labels
 
@@ -86,11 +89,15 @@ def load_dataset(
     try:
         if entry.read is None:
             found = None
-            parts = make_synthetic(input_shape, class_count, train_count, test_count, seed)
+            train, test = counts = synthetic_counts(train_count, test_count)
+            _require_memory(sum(counts), input_shape, set_name)
+            parts = make_synthetic(input_shape, class_count, train, test, seed)
         else:
             found, paths = locate(entry, folder)
             parts = entry.read(paths, class_count)
             parts = _take(parts, set_name, train_count, test_count, transpose)
+            count = len(parts.train_labels) + len(parts.test_labels)
+            _require_memory(count, input_shape, set_name)
         mean, std = _channel_statistics(parts.train_images)
         parts = parts._replace(
             train_images=_fitted(parts.train_images, input_shape, set_name),
@@ -116,6 +123,22 @@ def fetch(set_name: str, report: Callable[[str], None] = lambda line: None) -> P
     from pcnn_bench.datasets import fetching  # only here, since it imports an HTTP client
 
     return fetching.fetch(set_name, report)
+
+
+def _require_memory(count: int, input_shape: tuple[int, int, int], set_name: str) -> None:
+    """Raise unless so many images fit into memory, as bytes and, normalised, as float32.
+
+    Raises:
+        DataError: names the bytes; a system that promises memory which it lacks ends the process.
+    """
+    needed = count * prod(input_shape) * (1 + np.dtype(np.float32).itemsize)
+    available, _ = environment.memory_bytes()
+    if needed > available:
+        raise DataError(
+            f"data set {set_name}: {count} images of {' x '.join(map(str, input_shape))} need "
+            f"{needed / MEBIBYTE:,.1f} MiB of memory, {available / MEBIBYTE:,.1f} are available; "
+            "lower data.train_count or data.test_count"
+        )
 
 
 def _take(

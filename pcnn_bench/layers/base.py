@@ -5,12 +5,16 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 Shape = tuple[int, ...]
 """Extents of an array, images first: (N, C, H, W) or (N, F)."""
 
 FLOAT_BYTES = 4
+FLOAT32_MIN, FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""The least number that float32 holds with all its digits, and the largest."""
+MAX_INT = 2**31 - 1
+"""Sizes and counts are C ints in the kernels; what is below and still too large is found by its memory."""
 
 
 class SpecError(ValueError):
@@ -29,13 +33,24 @@ def _from_pair(value: tuple[int, int]) -> int | list[int]:
     return value[0] if value[0] == value[1] else list(value)
 
 
-PositiveInt = Annotated[int, Field(gt=0)]
+def _in_float32(value: float) -> float:
+    """The value, if the engines can compute with it."""
+    if value and not FLOAT32_MIN <= abs(value) <= FLOAT32_MAX:
+        raise ValueError(
+            f"give a number from {FLOAT32_MIN:.5g} to {FLOAT32_MAX:.5g}, the range of float32"
+        )
+    return value
+
+
+PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
+Float32 = Annotated[float, AfterValidator(_in_float32)]
+"""A number that is neither lost nor infinite in float32."""
 Pair = Annotated[
     tuple[PositiveInt, PositiveInt], BeforeValidator(_to_pair), PlainSerializer(_from_pair)
 ]
 """(rows, columns), both positive; YAML takes 5 or [5, 3]."""
 PaddingPair = Annotated[
-    tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]],
+    tuple[Annotated[int, Field(ge=0, le=MAX_INT)], Annotated[int, Field(ge=0, le=MAX_INT)]],
     BeforeValidator(_to_pair),
     PlainSerializer(_from_pair),
 ]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pcnn_bench.layers.base import FLOAT_BYTES, Strict
+from pcnn_bench.layers.base import FLOAT_BYTES, Float32, Strict
 
 
 class SgdSpec(Strict):
@@ -16,9 +16,9 @@ class SgdSpec(Strict):
     """
 
     kind: Literal["sgd"] = "sgd"
-    learning_rate: Annotated[float, Field(gt=0)]
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    learning_rate: Annotated[Float32, Field(gt=0)]
+    momentum: Annotated[Float32, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[Float32, Field(ge=0)] = 0.0
 
     def update_flops(self, parameter_count: int) -> int:
         """Three multiply-adds a parameter."""

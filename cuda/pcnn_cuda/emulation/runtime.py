@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pcnn_cuda.emulation.toolchain import Compiler, build, emulation_text
-from pcnn_cuda.emulation.translate import source_files, translate
+from pcnn_cuda.emulation.translate import translate
+from pcnn_cuda.launch import source_files
 
 _KERNEL_HEADERS = ("emulated_cuda.h", "runtime.h")
 _RUNTIME_FILES = ("runtime.cpp", "runtime.h", "worker.h", "threads.h", "checker.h")

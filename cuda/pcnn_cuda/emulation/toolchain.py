@@ -18,8 +18,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-import platformdirs
-
+from pcnn_bench.environment import kernel_cache
 from pcnn_bench.errors import DeviceError
 
 _COMPILERS = ("g++", "c++", "clang++")
@@ -208,8 +207,7 @@ def _cpu() -> str:
 
 def _folder() -> Path:
     """The cache folder, or one that lasts as long as the process if that cannot be written."""
-    root = os.environ.get("PCNN_BENCH_CACHE") or platformdirs.user_cache_dir("pcnn-bench")
-    folder = Path(root, "emulated")
+    folder = kernel_cache("emulated")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

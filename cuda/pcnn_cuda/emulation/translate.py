@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
 _TYPE = r"(?:__align__|alignas)?(?:\s*\(\s*\d+\s*\)\s*)?((?:(?:unsigned|signed|const|volatile)\s+)*[\w:]+(?:\s*\*)?)"
 _DYNAMIC = re.compile(rf"\bextern\s+__shared__\s+{_TYPE}\s+(\w+)\s*\[\s*\]\s*;")
 _STATIC = re.compile(rf"\b__shared__\s+{_TYPE}\s+([^;={{}}]+);")
@@ -18,28 +17,6 @@ _UNROLL = re.compile(r"^([ \t]*)#pragma[ \t]+unroll[ \t]*(\d*)[ \t]*$", re.MULTI
 _FULL_UNROLL = (
     "64"  # CUDA's bare pragma means "all"; GCC wants a number and stops at the trip count
 )
-
-
-def source_files(source: str, read: Callable[[str], str]) -> dict[str, str]:
-    """``source`` and every ``#include "..."`` that it reaches, name -> text.
-
-    Raises:
-        FileNotFoundError: there is no ``source``; a missing include is left to the compiler.
-    """
-    files: dict[str, str] = {}
-    waiting = [source]
-    while waiting:
-        name = waiting.pop()
-        if name in files:
-            continue
-        try:
-            files[name] = read(name)
-        except FileNotFoundError:
-            if name == source:
-                raise
-            continue  # the compiler says where it is included
-        waiting += _INCLUDE.findall(files[name])
-    return files
 
 
 def translate(name: str, text: str, kernels: Iterable[str] = ()) -> str:

@@ -1,0 +1,229 @@
+"""A convolution with its activation and its pooling, in one kernel a pass: host code of ``conv2d_act_pool.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Literal
+
+from pcnn_bench.engine import StagePhase, Work
+from pcnn_bench.errors import DeviceError
+from pcnn_bench.layers import SPECS, Shape
+from pcnn_bench.layers.base import FLOAT_BYTES
+from pcnn_bench.layers.conv2d import Conv2dSpec
+from pcnn_bench.layers.pooling import PoolingSpec
+from pcnn_bench.network import Layer, Network
+from pcnn_cuda.conv2d_act_pool_backward_tiles import BackwardTiles, choose_backward
+from pcnn_cuda.conv2d_act_pool_tiles import ForwardTile, Pair, Sizes, ceil_div, choose_forward
+from pcnn_cuda.device import BoundLaunch, DeviceArray
+from pcnn_cuda.launch import Launch
+from pcnn_cuda.op import Direction, Op, Tensors
+
+ACTIVATIONS = ("", "tanh", "relu", "sigmoid")
+"""In the order of the enum in conv2d_act_pool.cuh."""
+POOLINGS = ("maxpool2d", "avgpool2d")
+RUNS = (
+    *(("conv2d", *pair) for act in ACTIVATIONS[1:] for pool in POOLINGS for pair in ((act, pool), (pool, act))),
+    *(("conv2d", kind) for kind in (*ACTIVATIONS[1:], *POOLINGS)),
+)  # fmt: skip
+"""The kinds of consecutive layers that the op covers, longer runs first."""
+SUM_OUTPUTS = 32
+SUM_THREADS = 256
+"""Gradients and threads of a block of ``conv2d_act_pool_backward_sum``."""
+
+
+class Conv2dActPool(Op):
+    """conv2d, then an activation, a pooling, or both in either order.
+
+    The pre-pool map stays in shared memory. For backward, a maximum leaves its position, the mean of ReLUs the signs;
+    the mean of another activation leaves nothing, and backward convolves again for the derivatives.
+    """
+
+    stem = "conv2d_act_pool"
+    backward_reads_x = True
+    backward_reads_y = True
+
+    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
+        super().__init__(layers, direction)
+        conv, *after = self.layers
+        assert isinstance(conv.spec, Conv2dSpec)
+        kinds = [layer.kind for layer in after]
+        self._activation = next((kind for kind in kinds if kind in ACTIVATIONS), "")
+        pool = next((layer.spec for layer in after if isinstance(layer.spec, PoolingSpec)), None)
+        self._is_max = pool is not None and pool.kind == "maxpool2d"
+        # activations are monotone: before a maximum, one may as well come after it
+        self._activates_cells = bool(self._activation) and kinds[-1] == "avgpool2d"
+        self._keeps_signs = self._activates_cells and self._activation == "relu"
+        self.sizes = Sizes(
+            conv.x_shape[0], conv.y_shape[0], Pair(*conv.x_shape[1:]), Pair(*conv.y_shape[1:]),
+            Pair(*after[-1].y_shape[1:]),
+            Pair(*conv.spec.kernel), Pair(*conv.spec.stride), Pair(*conv.spec.padding),
+            Pair(*(pool.size if pool else (1, 1))), Pair(*(pool.stride if pool else (1, 1))),
+            self._activates_cells and not self._keeps_signs,
+        )  # fmt: skip
+
+    @classmethod
+    def fits(cls, layers: Sequence[Layer]) -> bool:
+        """Whether the layers' windows are small enough for the shared memory of a block."""
+        op = cls(layers)
+        try:
+            op.constants()
+        except DeviceError:
+            return False
+        return True
+
+    @property
+    def direction(self) -> Literal["", "push", "pull"]:
+        """As wanted; there is none where no error goes down."""
+        return self.wanted_direction if self.layers[0].needs_grad_x else ""
+
+    @property
+    def forward_tile(self) -> ForwardTile:
+        """What a block of forward owns."""
+        return choose_forward(self.sizes)
+
+    @property
+    def backward_tiles(self) -> BackwardTiles:
+        """What the blocks of backward own."""
+        return choose_backward(self.sizes, self.wanted_direction == "push")
+
+    @property
+    def threads(self) -> int:
+        """Of every block: one for each item, whatever its task."""
+        return max(self.forward_tile.threads, self.backward_tiles.threads)
+
+    @property
+    def passed_bytes(self) -> int:
+        """What forward leaves of each window: the position of its maximum, or a bit a cell."""
+        cells = prod(self.sizes.size)
+        if self._is_max:
+            return ceil_div((cells - 1).bit_length(), 8)
+        return ceil_div(cells, 8) if self._keeps_signs else 0
+
+    def constants(self) -> dict[str, int]:
+        """The layers' sizes, all but N, and the tiles."""
+        s = self.sizes
+        pairs = {
+            "IN": s.image, "OUT": s.out, "POOLED": s.pooled, "KERNEL": s.kernel, "STRIDE": s.stride,
+            "PAD": s.padding, "SIZE": s.size, "STEP": s.step,
+        }  # fmt: skip
+        return {
+            "CHANNELS": s.channels,
+            "MAPS": s.maps,
+            **{
+                f"{name}_{axis}": extent
+                for name, pair in pairs.items()
+                for axis, extent in zip("HW", pair, strict=True)
+            },
+            "ACTIVATION": ACTIVATIONS.index(self._activation),
+            "ACTIVATE_CELLS": int(self._activates_cells),
+            "MAX_POOL": int(self._is_max),
+            "PASSED_BYTES": self.passed_bytes,
+            "THREADS": self.threads,
+            **self.forward_tile.constants(),
+            **self.backward_tiles.constants(),
+        }
+
+    def saved(self) -> dict[str, tuple[Shape, str]]:
+        """``passed`` (K, U, V, bytes): see the kernels."""
+        count = self.passed_bytes
+        return {"passed": ((*self.layers[-1].y_shape, count), "uint8")} if count else {}
+
+    def workspace(self, batch_size: int) -> dict[str, tuple[Shape, str]]:
+        """``partials`` (splits, K*C*R*S + K): the gradients of each split of the batch."""
+        splits = self.backward_tiles.weight.splits(batch_size)
+        return {"partials": ((splits, self.layers[0].parameter_count), "float32")}
+
+    def forward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """x (N, C, H, W) -> y (N, K, U, V)."""
+        tile = self.forward_tile
+        return [
+            self.kernels["conv2d_act_pool_forward"].bind(
+                self._launch(n * tile.blocks, tile.shared),
+                x=t.x, **t.parameters, y=t.y, passed=self._passed(t),
+            )
+        ]  # fmt: skip
+
+    def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """grad_y (N, K, U, V) -> grad_weight, grad_bias and, where needed, grad_x (N, C, H, W)."""
+        assert t.grad_y is not None
+        tiles = self.backward_tiles
+        partials, splits = t.workspace["partials"], tiles.weight.splits(n)
+        inputs = n * tiles.input.blocks if t.grad_x else 0
+        blocks = inputs + splits * tiles.weight.groups
+        sums = Launch((ceil_div(partials.shape[1], SUM_OUTPUTS), 1, 1), (SUM_THREADS, 1, 1))
+        return [
+            self.kernels[f"conv2d_act_pool_backward_{self.wanted_direction}"].bind(
+                self._launch(blocks, tiles.shared),
+                grad_y=t.grad_y, y=t.y, passed=self._passed(t), x=t.x, **t.parameters,
+                grad_x=t.grad_x or partials,  # without blocks for it, nothing is written there
+                partials=partials, N=n, INPUTS=inputs, SPLITS=splits,
+            ),
+            self.kernels["conv2d_act_pool_backward_sum"].bind(
+                sums, partials=partials, SPLITS=splits,
+                grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
+            ),
+        ]  # fmt: skip
+
+    def _launch(self, blocks: int, shared: int) -> Launch:
+        return Launch((blocks, 1, 1), (self.threads, 1, 1), FLOAT_BYTES * shared)
+
+    def _passed(self, t: Tensors) -> DeviceArray:
+        """The saved bytes; any array will do where there are none, since nothing is read or written."""
+        return t.saved.get("passed", replace(t.y, dtype="uint8"))
+
+    def work(self, n: int) -> dict[StagePhase, Work]:
+        """The layers' FLOPs and those of cells convolved more than once; bytes without the maps in between."""
+        conv, *after = self.layers
+        x, y = prod(conv.x_shape), prod(after[-1].y_shape)
+        parameters = conv.parameter_count
+        each = 2 * conv.spec.fan_in(conv.batch_x(1)) * self.sizes.maps  # of a cell of all maps
+        done = sum(layer.spec.forward_flops(layer.batch_x(n)) for layer in self.layers)
+        done += n * each * (self.forward_tile.convolved - prod(self.sizes.out))
+        passed = n * y * self.passed_bytes
+        work: dict[StagePhase, Work] = {
+            "forward": Work(done, FLOAT_BYTES * (n * (x + y) + parameters) + passed)
+        }
+        tiles = self.backward_tiles
+        again = tiles.weight.convolved_again
+        done = sum(
+            layer.spec.backward_flops(layer.batch_x(n), layer is not conv or conv.needs_grad_x)
+            for layer in self.layers
+        )
+        moved = n * (x + 2 * y) + 2 * parameters + 2 * tiles.weight.splits(n) * parameters
+        if conv.needs_grad_x:
+            again += tiles.input.convolved_again
+            moved += n * x
+        work["backward"] = Work(done + n * each * again, FLOAT_BYTES * moved + passed)
+        return work
+
+
+def __getattr__(name: str) -> tuple[dict[str, int], ...]:
+    """``EXAMPLE_CONSTANTS``, what ``conv2d_act_pool.cu`` is test-compiled with; choosing tiles takes a second."""
+    if name != "EXAMPLE_CONSTANTS":
+        raise AttributeError(name)
+    return tuple(_example(*each).constants() for each in _EXAMPLES)
+
+
+_EXAMPLES: tuple[tuple[Shape, Direction, tuple[dict[str, object], ...]], ...] = (
+    ((6, 14, 14), "push", ({"out_channels": 16, "kernel": 5}, {"kind": "tanh"}, {"kind": "avgpool2d", "size": 2})),
+    ((32, 16, 16), "pull", (
+        {"out_channels": 32, "kernel": 5, "padding": 2}, {"kind": "relu"}, {"kind": "avgpool2d", "size": 2},
+    )),
+    ((3, 64, 60), "push", (
+        {"out_channels": 24, "kernel": 7, "stride": 2, "padding": 3},
+        {"kind": "maxpool2d", "size": 3, "stride": 2}, {"kind": "sigmoid"},
+    )),
+    ((64, 28, 28), "pull", ({"out_channels": 96, "kernel": 1}, {"kind": "relu"})),
+)  # fmt: skip
+
+
+def _example(
+    x_shape: Shape, direction: Direction, arguments: Sequence[dict[str, object]]
+) -> Conv2dActPool:
+    specs = [
+        SPECS[str(each.get("kind", "conv2d"))].model_validate({"kind": "conv2d", **each})
+        for each in arguments
+    ]
+    return Conv2dActPool(Network(x_shape, specs, None).layers, direction)

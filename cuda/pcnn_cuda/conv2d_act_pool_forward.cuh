@@ -1,0 +1,123 @@
+// conv2d_act_pool_forward.cuh - a tile of the convolution, in registers; pooled and activated cells
+
+#pragma once
+
+#include "conv2d_act_pool.cuh"
+
+// MAPS_ x ROWS_ x COLUMNS_ outputs of the convolution, CHUNK_ channels at a time. An item is a thread's share:
+// MAP_BLOCK_ maps x PIXEL_BLOCK_ neighbours of a row.
+template <int MAPS_, int ROWS_, int COLUMNS_, int CHUNK_, int MAP_BLOCK_, int PIXEL_BLOCK_>
+struct ConvolutionTile {
+    static constexpr int COUNT = MAPS_, ROWS = ROWS_, COLUMNS = COLUMNS_, CHUNK = CHUNK_;
+    static constexpr int MAP_BLOCK = MAP_BLOCK_, PIXEL_BLOCK = PIXEL_BLOCK_;
+    static constexpr int GROUPS = round_up(COLUMNS, PIXEL_BLOCK) / PIXEL_BLOCK;
+    static constexpr int ITEMS = COUNT / MAP_BLOCK * ROWS * GROUPS;
+    static constexpr int STEP = PIXEL_BLOCK * STRIDE_W;                  // from group to group
+    static constexpr int SEGMENT = (PIXEL_BLOCK - 1) * STRIDE_W + S;     // input cells below a group, in one row
+    static constexpr int IN_ROWS = (ROWS - 1) * STRIDE_H + R;
+    static constexpr int IN_STRIDE = row_stride((GROUPS - 1) * STEP + round_up(SEGMENT, 4));
+    static constexpr int PLANE = IN_ROWS * IN_STRIDE;
+    static constexpr int FILTER_STRIDE = row_stride(COUNT);
+    static constexpr int SCRATCH = CHUNK * (PLANE + R * S * FILTER_STRIDE);
+    static_assert(COUNT % MAP_BLOCK == 0, "a tile holds whole blocks of maps");
+};
+
+// Adds what a chunk of channels contributes to an item: every cell loaded serves MAP_BLOCK maps and all its taps.
+template <class T>
+__device__ __forceinline__ void add_channels(
+    float (&sum)[T::MAP_BLOCK][T::PIXEL_BLOCK], const float* inputs, const float* filters)
+{
+    for (int c = 0; c < T::CHUNK; ++c) {
+#pragma unroll 5
+        for (int r = 0; r < R; ++r) {
+            const float* row = inputs + c * T::PLANE + r * T::IN_STRIDE;
+            float copy[round_up(T::SEGMENT, 4)];
+            load_run<T::SEGMENT, T::STEP>(copy, row);
+#pragma unroll
+            for (int s = 0; s < S; ++s) {
+                float factor[round_up(T::MAP_BLOCK, 4)];
+                load_run<T::MAP_BLOCK, T::MAP_BLOCK>(factor, filters + ((c * R + r) * S + s) * T::FILTER_STRIDE);
+#pragma unroll
+                for (int i = 0; i < T::PIXEL_BLOCK; ++i) {
+                    const float value = S <= LONGEST_COPY ? copy[i * STRIDE_W + s] : row[i * STRIDE_W + s];
+#pragma unroll
+                    for (int k = 0; k < T::MAP_BLOCK; ++k) sum[k][i] += factor[k] * value;
+                }
+            }
+        }
+    }
+}
+
+// The tile at map k0, row p0, column q0 of one image -> out[map][row][column], as far as the limits allow. `out` may
+// lie over `scratch` if the block has a thread for each item.
+template <class T>
+__device__ __forceinline__ void convolve(
+    const float* image, const float* weight, const float* bias, int k0, int p0, int q0, float* scratch, float* out,
+    int out_plane, int out_stride, int row_limit, int column_limit)
+{
+    float* filters = scratch + T::CHUNK * T::PLANE;
+    for (int pass = 0; pass < T::ITEMS; pass += THREADS) {
+        const int item = pass + threadIdx.x;
+        const int column = item % T::GROUPS * T::PIXEL_BLOCK;
+        const int row = item / T::GROUPS % T::ROWS;
+        const int map = item / (T::GROUPS * T::ROWS) * T::MAP_BLOCK;
+        float sum[T::MAP_BLOCK][T::PIXEL_BLOCK] = {};
+        for (int c0 = 0; c0 < C; c0 += T::CHUNK) {
+            __syncthreads();  // nobody still reads what was in the scratch memory
+            load_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
+                scratch, image, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
+            load_filters<T::CHUNK, R * S, T::COUNT, C * R * S, T::FILTER_STRIDE>(
+                filters, weight + (k0 * C + c0) * R * S, C - c0, K - k0);
+            __syncthreads();  // the chunk is complete before anyone reads it
+            if (item < T::ITEMS) {
+                add_channels<T>(sum, scratch + row * STRIDE_H * T::IN_STRIDE + column * STRIDE_W, filters + map);
+            }
+        }
+        __syncthreads();  // the scratch memory is free: out may lie there
+        if (item >= T::ITEMS || row >= row_limit) continue;
+#pragma unroll
+        for (int k = 0; k < T::MAP_BLOCK; ++k) {
+            const float start = k0 + map + k < K ? bias[k0 + map + k] : 0.0f;
+#pragma unroll
+            for (int i = 0; i < T::PIXEL_BLOCK; ++i) {
+                if (column + i >= column_limit) continue;
+                out[(map + k) * out_plane + row * out_stride + column + i] = start + sum[k][i];
+            }
+        }
+    }
+}
+
+// The pooled and activated value of a window; what backward must know of its cells goes to `passed`.
+__device__ __forceinline__ float pool(const float* window, int stride, unsigned char* passed)
+{
+    float result = MAX_POOL ? window[0] : 0.0f;
+    int position = 0;
+    unsigned signs = 0;
+    for (int r = 0; r < SIZE_H; ++r) {
+        for (int s = 0; s < SIZE_W; ++s) {
+            const float value = window[r * stride + s];
+            const int cell = r * SIZE_W + s;
+            if (MAX_POOL) {
+                const bool first_nan = value != value && result == result;
+                if (value > result || first_nan) {
+                    result = value;
+                    position = cell;
+                }
+                continue;
+            }
+            result += ACTIVATE_CELLS ? activate(value) : value;
+            if (!KEEPS_SIGNS) continue;
+            if (value > 0.0f) signs |= 1u << cell % 8;
+            if (cell % 8 == 7 || cell == CELLS - 1) {
+                passed[cell / 8] = signs;
+                signs = 0;
+            }
+        }
+    }
+    if (MAX_POOL) {
+        for (int byte = 0; byte < PASSED_BYTES; ++byte) passed[byte] = position >> 8 * byte & 255;
+        return activate(result);
+    }
+    result *= 1.0f / CELLS;
+    return ACTIVATE_CELLS ? result : activate(result);
+}
