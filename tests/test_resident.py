@@ -5,11 +5,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from pcnn_bench import engines
 from pcnn_bench.engine import ResidentData
 from pcnn_bench.errors import DataError
+from pcnn_bench.layers.avgpool2d import AvgPool2dSpec
+from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.layers.dense import DenseSpec
 from pcnn_bench.layers.flatten import FlattenSpec
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
+from pcnn_bench.layers.tanh import TanhSpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_cuda.device import DeviceArray
@@ -103,3 +107,51 @@ def test_training_from_the_device_equals_training_from_the_host_bit_for_bit() ->
     assert len(runs[0][0]) == COUNT
     for name, value in runs[0][1].items():
         np.testing.assert_array_equal(value, runs[1][1][name])
+
+
+@pytest.mark.parametrize("rung", engines.rungs())
+def test_every_rung_trains_alike_over_epochs_with_a_partial_batch(rung: str) -> None:
+    specs = [
+        Conv2dSpec(out_channels=3, kernel=(3, 2)),
+        TanhSpec(),
+        AvgPool2dSpec(size=(2, 2), stride=(2, 2)),
+    ]
+    network = Network(
+        SHAPE,
+        [*specs, FlattenSpec(), DenseSpec(out_features=5), TanhSpec(), DenseSpec(out_features=4)],
+        SoftmaxCrossEntropySpec(),
+    )
+    optimizer = SgdSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
+    baseline = engines.make_baseline(
+        network, batch_size=BATCH, optimizer=optimizer, dtype=np.float64
+    )
+    device = EmulatedDevice()
+    engine = engines.make_cuda(
+        network, batch_size=BATCH, optimizer=optimizer, device=device, rung=rung
+    )
+    start = network.initial_parameters(seed=2)
+    baseline.load_parameters(start)
+    engine.load_parameters(start)
+    if engine.resident:
+        engine.resident.keep(DATA)
+    for epoch in range(3):
+        order = np.random.default_rng(epoch).permutation(COUNT)
+        if engine.resident:
+            engine.resident.set_order(order)
+        for first in range(0, COUNT, BATCH):
+            batch = _expected(order[first : first + BATCH])
+            baseline.set_batch(*batch)
+            baseline.step()
+            if not engine.resident:
+                engine.set_batch(*batch)
+            engine.step()
+        losses, expected = engine.take_losses(), baseline.take_losses()
+        np.testing.assert_allclose(losses, expected, rtol=1e-4)
+        found, wanted = (each.evaluate(*_expected(order[:4])) for each in (engine, baseline))
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-4)
+        np.testing.assert_array_equal(found[1], wanted[1])
+    for name, value in baseline.parameters().items():
+        np.testing.assert_allclose(engine.parameters()[name], value, rtol=1e-3, atol=1e-5)
+    engine.close()
+    assert device.allocated_bytes == 0
+    device.close()

@@ -18,7 +18,7 @@ from pcnn_cuda.event_clock import EventClock
 from pcnn_cuda.ladder import CAPTURED, HOST_DATA, resolve_rung
 from pcnn_cuda.load_batch import LoadBatch
 from pcnn_cuda.op import Direction, Tensors
-from pcnn_cuda.plan import Plan, PlannedStage, View
+from pcnn_cuda.plan import UPDATE_NAME, Plan, PlannedStage, Tensor, View
 from pcnn_cuda.probe import StageLaunches, launch_all, probe
 from pcnn_cuda.sgd import Sgd
 
@@ -64,15 +64,23 @@ class CudaEngine:
             history_images=history_images,
         )
         self.stages: Sequence[Stage] = [stage.info for stage in self.plan.stages]
+        if self.plan.update:
+            self.stages = [*self.stages, self.plan.update]
         self._sgd = Sgd(optimizer)
         self._load()
         self._driver_free_before = device.free_bytes()[0]
         self._memory = self._allocate()
         self._tensors = {stage.info.name: self._resolve(stage) for stage in self.plan.stages}
+        self._update_all: list[BoundLaunch] = []
+        if self.plan.update:
+            spans = [self.plan.span(name) for name in ("parameters", "gradients", "velocity")]
+            self._update_all = self._update(*spans)
+            for span in spans:  # the padding between layers is updated too, and must hold numbers
+                device.fill(self._array(span), 0)
         self._replays: dict[tuple[int, int], Replay] = {}
         self._launches: dict[int, list[StageLaunches]] = {}
-        self._losses = self._array(View(self.plan.losses, self.plan.losses.shape))
-        self._predictions = self._array(View(self.plan.predictions, self.plan.predictions.shape))
+        self._losses = self._array(_whole(self.plan.losses))
+        self._predictions = self._array(_whole(self.plan.predictions))
         self._loss_count = 0
         self._fetched_losses: list[Floats] = []
         self._n = 0
@@ -81,9 +89,9 @@ class CudaEngine:
             inputs, targets = self.plan.input, self.plan.labels
             self.resident = LoadBatch(
                 device,
-                self._array(View(inputs, inputs.shape)),
-                self._array(View(targets, targets.shape)),
-                self._array(View(self.plan.first, (1,))),
+                self._array(_whole(inputs)),
+                self._array(_whole(targets)),
+                self._array(_whole(self.plan.first)),
             )
         self._is_closed = False
         self._restart_history()
@@ -149,12 +157,10 @@ class CudaEngine:
             y=self._array(stage.y),
             grad_x=self._array(stage.grad_x) if stage.grad_x else None,
             grad_y=self._array(stage.grad_y) if stage.grad_y else None,
-            labels=self._array(View(labels, labels.shape)) if stage.is_loss else None,
-            predictions=self._array(View(predictions, predictions.shape))
-            if stage.is_loss
-            else None,
-            history=self._array(View(self.plan.losses, self.plan.losses.shape)),
-            first=self._array(View(self.plan.first, (1,))),
+            labels=self._array(_whole(labels)) if stage.is_loss else None,
+            predictions=self._array(_whole(predictions)) if stage.is_loss else None,
+            history=self._array(_whole(self.plan.losses)),
+            first=self._array(_whole(self.plan.first)),
             parameters=arrays(stage.parameters),
             gradients=arrays(stage.gradients),
             saved=arrays(stage.saved),
@@ -171,18 +177,22 @@ class CudaEngine:
         """The launches of one stage for n images."""
         tensors = self._tensors[stage.info.name]
         update: list[BoundLaunch] = []
-        if stage.parameter and stage.gradient and stage.velocity:
-            update = self._sgd.update(
-                parameter=self._array(View(stage.parameter, stage.parameter.shape)),
-                grad=self._array(View(stage.gradient, stage.gradient.shape)),
-                velocity=self._array(View(stage.velocity, stage.velocity.shape)),
-                learning_rate=self._array(View(self.plan.learning_rate, (1,))),
-            )
+        if stage.parameter and stage.gradient and stage.velocity and not self.plan.updates_at_once:
+            update = self._update(*map(_whole, (stage.parameter, stage.gradient, stage.velocity)))
         return StageLaunches(
             stage,
             stage.op.forward(n, tensors),
             stage.op.backward(n, tensors) if stage.needs_backward else [],
             update,
+        )
+
+    def _update(self, parameter: View, gradient: View, velocity: View) -> list[BoundLaunch]:
+        """The launches that move these parameters."""
+        return self._sgd.update(
+            parameter=self._array(parameter),
+            grad=self._array(gradient),
+            velocity=self._array(velocity),
+            learning_rate=self._array(_whole(self.plan.learning_rate)),
         )
 
     # Parameters
@@ -193,7 +203,7 @@ class CudaEngine:
             self._device.copy_in(array, parameters[full_name])
         for stage in self.plan.stages:
             if stage.velocity:
-                self._device.fill(self._array(View(stage.velocity, stage.velocity.shape)), 0)
+                self._device.fill(self._array(_whole(stage.velocity)), 0)
 
     def parameters(self) -> dict[str, Floats]:
         """A copy of the parameters by full name; waits for queued steps."""
@@ -213,7 +223,7 @@ class CudaEngine:
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Takes effect with the next step; 0 leaves the parameters as they are."""
-        rate = self._array(View(self.plan.learning_rate, (1,)))
+        rate = self._array(_whole(self.plan.learning_rate))
         self._device.copy_in(rate, np.array([learning_rate], np.float32))
 
     # Training
@@ -267,6 +277,7 @@ class CudaEngine:
             launches += [launch for stage in stages for launch in stage.forward]
             launches += [launch for stage in reversed(stages) for launch in stage.backward]
             launches += [launch for stage in stages for launch in stage.update]
+            launches += self._update_all
             launches += self.resident.advance(self._n)
             self._replays[key] = self._device.capture(launches)
         self._replays[key]()
@@ -280,6 +291,7 @@ class CudaEngine:
                 launch_all(stage.backward)
             for stage in stages:
                 launch_all(stage.update)
+            launch_all(self._update_all)
             return
         for stage in stages:
             _launch_timed(clock, stage.stage.info.name, "forward", stage.forward)
@@ -287,6 +299,7 @@ class CudaEngine:
             _launch_timed(clock, stage.stage.info.name, "backward", stage.backward)
         for stage in stages:
             _launch_timed(clock, stage.stage.info.name, "update", stage.update)
+        _launch_timed(clock, UPDATE_NAME, "update", self._update_all)
 
     def _next_losses(self, loss: StageLaunches) -> None:
         """Point the loss at the next free places of the history; fetch the history when it is full."""
@@ -299,7 +312,7 @@ class CudaEngine:
 
     def _restart_history(self) -> None:
         """The next losses go to the first place."""
-        self._device.fill(self._array(View(self.plan.first, (1,))), 0)
+        self._device.fill(self._array(_whole(self.plan.first)), 0)
 
     def _fetch_losses(self) -> None:
         """Move the history to the host; waits."""
@@ -343,12 +356,14 @@ class CudaEngine:
     def probe(self, stage: str, given: Probe) -> dict[str, npt.NDArray[np.floating]]:
         """Run one stage by itself; see ``Engine.probe``."""
         planned = next(each for each in self.plan.stages if each.info.name == stage)
-        parameters = self._full_names(planned, given.parameters)
-        self.load_parameters({**self.parameters(), **parameters})
+        parameters = {**self.parameters(), **self._full_names(planned, given.parameters)}
+        self.load_parameters(parameters)
         self._restart_history()
         launches = self._bind_stage(planned, len(given.x))
+        if planned.parameter and self.plan.update:
+            launches.update = self._update_all
         results = probe(self._device, launches, self._tensors[stage], given)
-        self.load_parameters({**self.parameters(), **parameters})
+        self.load_parameters(parameters)
         return results
 
     def _full_names(
@@ -383,6 +398,11 @@ class CudaEngine:
         if not self._is_closed:
             self._is_closed = True
             self._device.free(self._memory)
+
+
+def _whole(tensor: Tensor) -> View:
+    """All of a tensor."""
+    return View(tensor, tensor.shape)
 
 
 def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:

@@ -61,6 +61,9 @@ RUNGS["graph"] = (
     *RUNGS["tuned"],
 )
 
+UPDATED_AT_ONCE = frozenset({"graph"})
+"""Rungs that update the parameters of all layers in one launch."""
+
 CAPTURED = frozenset({"graph"})
 """Rungs whose step is recorded once and replayed."""
 

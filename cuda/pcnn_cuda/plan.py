@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -12,16 +12,23 @@ import numpy as np
 from pcnn_bench.engine import MemoryUse, Stage, StagePhase, Work
 from pcnn_bench.errors import DeviceError
 from pcnn_bench.layers import Shape
+from pcnn_bench.layers.base import FLOAT_BYTES
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
-from pcnn_cuda.ladder import cover
+from pcnn_cuda.ladder import UPDATED_AT_ONCE, cover
 from pcnn_cuda.launch import MAX_INDEX
 from pcnn_cuda.op import Direction, Op
+from pcnn_cuda.sgd import Sgd
 
 ALIGNMENT_BYTES = 256
 """What cudaMalloc gives, and enough for any vector load."""
 HISTORY_BATCHES = 512
 """Batches, at least, whose losses the device keeps before the host must fetch them: a timed block of steps."""
+
+SIDE_BY_SIDE = ("gradients", "parameters", "velocity")
+"""Tensors that lie together, layer after layer, so that one launch can update them all."""
+UPDATE_NAME = "update"
+"""The stage of that launch."""
 
 Category = Literal["input", "parameters", "gradients", "optimizer", "activations", "workspace"]
 
@@ -133,11 +140,31 @@ class Plan:
         history = max(history_images, HISTORY_BATCHES * batch_size)
         self.losses = self._keep("loss", "losses", "workspace", (history,))
         self.first = self._keep("loss", "first", "workspace", (1,), "int32")
+        self.updates_at_once = rung in UPDATED_AT_ONCE
         self.stages: list[PlannedStage] = []
         self._plan_forward()
         self._plan_backward()
         self._check_sizes()
         self.byte_count = self._place()
+
+    @property
+    def update(self) -> Stage | None:
+        """The stage that updates all layers at once, where the rung has one."""
+        owners = [stage for stage in self.stages if stage.parameter]
+        if not owners or not self.updates_at_once:
+            return None
+        layers = tuple(
+            layer.name for stage in owners for layer in stage.op.layers if layer.parameters
+        )
+        work: dict[StagePhase, Work] = {"update": self._update_work(self.network.parameter_count)}
+        return Stage(UPDATE_NAME, layers, Sgd.stem, lambda n: work)
+
+    def span(self, name: str) -> View:
+        """All tensors of this name (``parameters``, ``gradients`` or ``velocity``) as one, padding included."""
+        tensors = [tensor for tensor in self.static if tensor.name == name]
+        first, last = tensors[0], tensors[-1]
+        count = (last.offset + last.byte_count - first.offset) // FLOAT_BYTES
+        return View(replace(first, shape=(count,)), (count,))
 
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor of the allocation."""
@@ -214,7 +241,9 @@ class Plan:
             return found
 
         def work(n: int) -> dict[StagePhase, Work]:
-            update = {"update": self._update_work(count)} if count else {}
+            update = {}
+            if count and not self.updates_at_once:
+                update["update"] = self._update_work(count)
             return {**op.work(n), **update}  # type: ignore[dict-item]
 
         info = Stage(
@@ -291,6 +320,7 @@ class Plan:
         life: greedy, and for chains of layers close to the least possible.
         """
         end = 0
+        self.static.sort(key=lambda tensor: tensor.name if tensor.name in SIDE_BY_SIDE else "")
         for tensor in self.static:
             tensor.offset, end = end, end + tensor.reserved_bytes
         base = end

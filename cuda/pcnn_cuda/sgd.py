@@ -10,6 +10,7 @@ from pcnn_cuda.launch import linear
 class Sgd:
     """Device twin of ``pcnn_baseline.sgd``; one launch updates everything a stage owns."""
 
+    stem = "sgd"
     source = "sgd.cu"
 
     def __init__(self, spec: SgdSpec) -> None:
