@@ -69,14 +69,36 @@ LOSS_INPUTS: tuple[tuple[int, Shape], ...] = ((1, (1,)), (5, (10,)), (3, (257,))
 
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid")
+POOLING_KINDS = ("maxpool2d", "avgpool2d")
+
+
+POOLED: tuple[tuple[int, dict[str, Any]], ...] = (
+    (6, {"size": 2}),
+    (5, {"size": 3, "stride": 2}),
+    (1, {"size": [2, 1]}),
+)
+"""Convolutions of ``CONVOLUTIONS`` and poolings after them: even, overlapping, and uneven with a stride."""
+
+
+def _spec(kind: str, **arguments: Any) -> LayerSpec:
+    return SPECS[kind].model_validate({"kind": kind, **arguments})
 
 
 def _chains() -> Iterator[Case]:
     """Layers that a rung may run as one."""
     for kind in ACTIVATIONS:
         for n, x_shape, arguments in DENSES:
-            dense = SPECS["dense"].model_validate({"kind": "dense", **arguments})
-            yield Case((dense, SPECS[kind].model_validate({"kind": kind})), x_shape, n)
+            yield Case((_spec("dense", **arguments), _spec(kind)), x_shape, n)
+    after = [
+        *((act, pool) for act in ACTIVATIONS for pool in POOLING_KINDS),
+        *((pool, act) for act in ACTIVATIONS for pool in POOLING_KINDS),
+        *((kind,) for kind in (*ACTIVATIONS, *POOLING_KINDS)),
+    ]
+    for number, kinds in enumerate(after):
+        which, pooling = POOLED[number % len(POOLED)]
+        n, x_shape, arguments = CONVOLUTIONS[which]
+        rest = (_spec(kind, **(pooling if kind in POOLING_KINDS else {})) for kind in kinds)
+        yield Case((_spec("conv2d", **arguments), *rest), x_shape, n)
 
 
 def awkward_cases() -> Iterator[Case]:

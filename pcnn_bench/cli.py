@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from pcnn_bench import __version__
-from pcnn_bench.errors import ConfigError, FindingError, PcnnError, UnavailableError
+from pcnn_bench import __version__, streams
+from pcnn_bench.__main__ import INTERRUPTED
+from pcnn_bench.errors import ConfigError, FindingError, PcnnError, ResultsError, UnavailableError
 from pcnn_bench.suggest import advice
 
 if TYPE_CHECKING:
     from pcnn_bench.config import Config
 
-INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
 REFUSALS = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
@@ -36,18 +35,29 @@ DEVICE = re.compile(r"auto|emulated|gpu(:\d+)?")
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code (architecture.md, section 1)."""
+    streams.prepare()
     sys.exit(exit_code_of(argv))
 
 
 def exit_code_of(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the one place where errors become a line on stderr and an exit code."""
+    """Run the command line; the code of the work comes before that of what could not be printed."""
+    code = _outcome(argv)
+    try:
+        sys.stdout.flush()  # so that a full disk shows here
+    except OSError as error:
+        streams.silence(sys.stdout)
+        return code or _refused(error)
+    return code
+
+
+def _outcome(argv: Sequence[str] | None) -> int:
+    """The one place where errors become a line on stderr and an exit code."""
     try:
         # not cli.main(), which has its own ideas of a closed pipe (exit 1) and of Ctrl-C
         with cli.make_context(
             "pcnn-bench", list(sys.argv[1:] if argv is None else argv)
         ) as context:
             cli.invoke(context)
-        sys.stdout.flush()  # so that a full disk or a closed pipe shows here
         return 0
     except click.exceptions.Exit as ending:  # of --help and --version
         return ending.exit_code
@@ -68,17 +78,16 @@ def exit_code_of(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         reason = str(error) or "the host is out of memory"
         return _fail(f"{reason}; lower training.batch_size or data.train_count", 3)
-    except BrokenPipeError:
-        # the reader has what it wanted; Python must not flush the rest at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(
-            f"{where}{error.strerror}; {REFUSALS[error.errno]}", UnavailableError.exit_code
-        )
+        return _refused(error)
+
+
+def _refused(error: OSError) -> int:
+    """Tell what the file system refused; anything else is a bug."""
+    if error.errno not in REFUSALS:
+        raise error
+    where = f"{error.filename}: " if error.filename else ""
+    return _fail(f"{where}{error.strerror}; {REFUSALS[error.errno]}", UnavailableError.exit_code)
 
 
 def _fail(message: str, code: int) -> int:
@@ -188,16 +197,21 @@ def run(
     from pcnn_bench.reporting import print_report, summarise
     from pcnn_bench.running import run as run_config
 
-    result = run_config(
-        _load(config, overrides),
-        device=device,
-        engines=engines or None,
-        rung=rung,
-        output=output,
-        quiet=quiet,
-        argv=["pcnn-bench", *sys.argv[1:]],
-        with_host=with_host,
-    )
+    try:
+        result = run_config(
+            _load(config, overrides),
+            device=device,
+            engines=engines or None,
+            rung=rung,
+            output=output,
+            quiet=quiet,
+            argv=["pcnn-bench", *sys.argv[1:]],
+            with_host=with_host,
+        )
+    except FindingError as finding:
+        if as_json and finding.folder:
+            _print_json(summarise(finding.folder))
+        raise
     summary = summarise(result.folder)
     if as_json:
         _print_json(summary)
@@ -219,15 +233,18 @@ def plot(results: Path, output: Path | None, quiet: bool, as_json: bool) -> None
     """Draw the figures of a run folder, or of a folder of them."""
     from pcnn_bench.plotting import plot as draw
 
-    files, notes = draw(results, output=output)
+    drawn = draw(results, output=output)
     if not quiet:
-        for note in notes:
+        for note in drawn.notes:
             click.echo(note, err=True)
     if as_json:
-        _print_json({"files": [str(file) for file in files], "notes": notes})
+        _print_json({"files": [str(file) for file in drawn.files], "notes": drawn.notes})
     else:
-        for file in files:
+        for file in drawn.files:
             click.echo(file)
+    if drawn.failures:
+        count = len(drawn.failures)
+        raise ResultsError(f"plot: {count} figures could not be made, first {drawn.failures[0]}")
 
 
 @cli.command()
@@ -345,6 +362,8 @@ def where(name: str, as_json: bool) -> None:
         return
     for folder, is_there in folders:
         click.echo(f"{folder}  {'found' if is_there else 'not here'}")
+    if not folders:
+        click.echo(f"{name} is made when it is used; no folder is searched")
 
 
 def _load(config: Path, overrides: Sequence[str]) -> Config:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from functools import reduce
 from io import StringIO
@@ -59,6 +61,9 @@ FromList = BeforeValidator(_to_tuple)
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=64)]
 """Usable as the name of a folder, or as a part of one."""
 PositiveFloat = Annotated[float, Field(gt=0)]
+MAX_EPOCHS = MAX_COUNT = 10**6
+MAX_SECONDS = 1e6
+"""More than any experiment takes (11 days): beyond is a slip, which would only show by never ending."""
 
 
 class DataConfig(Strict):
@@ -91,7 +96,7 @@ class TrainingConfig(Strict):
     (``pcnn-bench show`` says so), so that true and false run the same.
     """
 
-    epochs: Annotated[PositiveInt, Field(examples=[5])]
+    epochs: Annotated[PositiveInt, Field(le=MAX_EPOCHS, examples=[5])]
     batch_size: Annotated[PositiveInt, Field(examples=[64])]
     # NumPy takes larger seeds; other readers of the stored config need not.
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -117,10 +122,10 @@ class TimingConfig(Strict):
     seconds are spent.
     """
 
-    warmup_s: Annotated[float, Field(ge=0)] = 0.2
-    warmup_count: PositiveInt = 5
+    warmup_s: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.2
+    warmup_count: Annotated[PositiveInt, Field(le=MAX_COUNT)] = 5
     target_relative_mad: PositiveFloat = 0.01
-    budget_s: PositiveFloat = 10.0
+    budget_s: Annotated[PositiveFloat, Field(le=MAX_SECONDS)] = 10.0
     cache: Literal["warm"] = "warm"
 
 
@@ -216,6 +221,9 @@ def dump_config(config: Config) -> str:
 def _read_text(path: str | Path) -> str:
     """The text of a config file, without its byte order mark."""
     try:
+        # a pipe would be waited for, so only what is a file is opened
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            raise ConfigError(f"{path}: is a pipe or a device, not a file; give a config file")
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BaselineType = type[np.float32] | type[np.float64]
 """float32 is what is measured, float64 what results are compared with."""
+DIRECTIONS: tuple[Literal["push", "pull"], ...] = ("push", "pull")
 ENGINES = ("baseline", "cuda")
 COMPARISON_FACTOR = 2.5
 """A float64 baseline is made to be compared with, and what is carried from stage to stage and the
@@ -212,7 +213,11 @@ def prefetch(
     from pcnn_cuda.engine import sources_of
     from pcnn_cuda.plan import Plan
 
-    plans = [Plan(each, rung=rung, batch_size=1, optimizer=optimizer) for each in networks]
+    plans = [
+        Plan(each, rung=rung, batch_size=1, optimizer=optimizer, direction=direction)
+        for each in networks
+        for direction in DIRECTIONS
+    ]
     device.prefetch(sources_of(plans))
 
 

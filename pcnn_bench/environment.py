@@ -176,10 +176,11 @@ def memory_bytes(
     return available, total
 
 
-def kernel_cache(kind: str) -> Path:
-    """Where compiled kernels of this kind are kept: ``$PCNN_BENCH_CACHE``, else the user's cache."""
+def cache_folder(kind: str) -> Path:
+    """Where things of this kind are kept between runs: below ``$PCNN_BENCH_CACHE``, else the user's cache."""
     root = os.environ.get("PCNN_BENCH_CACHE")
-    return (Path(root) if root else user_cache_path("pcnn-bench", appauthor=False)) / kind
+    found = Path(root) if root else user_cache_path("pcnn-bench", appauthor=False)
+    return Path(os.path.abspath(found)) / kind  # compilers are started in other folders
 
 
 def gpu_state(uuid: str | None) -> dict[str, Any] | None:

@@ -1,5 +1,7 @@
 """The errors a user can cause, each with its exit code; everything else is a bug and shows a traceback."""
 
+from pathlib import Path
+
 
 class PcnnError(Exception):
     """One line for the person at the keyboard: where, what was found, what would do."""
@@ -11,6 +13,8 @@ class FindingError(PcnnError):
     """The finding is negative: a mismatch, a diverged run, a regression (exit code 1)."""
 
     exit_code = 1
+    folder: Path | None = None
+    """The run folder that holds what there was, where there is one."""
 
 
 class ConfigError(PcnnError):

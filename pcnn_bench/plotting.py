@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pcnn_bench.errors import ResultsError
 from pcnn_bench.figures import end_to_end, layer_speedups, layer_times, loss_accuracy
@@ -22,14 +22,22 @@ if TYPE_CHECKING:
 SUFFIXES = ("png", "svg")
 
 
-def plot(path: Path, *, output: Path | None = None) -> tuple[list[Path], list[str]]:
+class Plotted(NamedTuple):
+    """What ``plot`` did."""
+
+    files: list[Path]
+    """Those written."""
+    notes: list[str]
+    """A line for everything that was skipped or failed, with the reason."""
+    failures: list[str]
+    """Those of the notes that are about a figure which had its data and was not made."""
+
+
+def plot(path: Path, *, output: Path | None = None) -> Plotted:
     """Draw every figure of one run folder, or of every run folder below ``path``.
 
     Figures go to ``<run>/figures/``; with ``output`` to that folder for one run, and to
     ``output/<run>/`` for each of several.
-
-    Returns:
-        The files written, and notes: a line for everything that was skipped, with the reason.
 
     Raises:
         ResultsError: nothing usable is there, or not one figure could be drawn or written.
@@ -37,19 +45,21 @@ def plot(path: Path, *, output: Path | None = None) -> tuple[list[Path], list[st
     results = load_results(path)
     written: list[Path] = []
     notes: list[str] = []
+    failures: list[str] = []
     for run in results.runs:
         target = run.path / "figures"
         if output is not None:
             target = output if run.path == path else output / run.name
-        files, run_notes = _plot_run(results.only(run), target)
-        written += files
-        notes += [f"{run.name}: {note}" for note in run_notes]
+        drawn = _plot_run(results.only(run), target)
+        written += drawn.files
+        notes += [f"{run.name}: {note}" for note in drawn.notes]
+        failures += [f"{run.name}: {failure}" for failure in drawn.failures]
     if not written:
         raise ResultsError(f"{path}: no figure could be made: {notes[0]}")
-    return written, [*results.warnings, *notes]
+    return Plotted(written, [*results.warnings, *notes], failures)
 
 
-def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
+def _plot_run(results: Results, target: Path) -> Plotted:
     """Every figure of one run; one that fails does not stop the others, and is noted first."""
     written: list[Path] = []
     failures: list[str] = []
@@ -62,6 +72,7 @@ def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
                 warnings.simplefilter("always")
                 figure = draw()
                 contents = {suffix: encode(figure, suffix) for suffix in SUFFIXES}
+            _make_folder(target)
             for suffix, content in contents.items():
                 folder.write_bytes(f"{name}.{suffix}", content)
                 written.append(target / f"{name}.{suffix}")
@@ -73,7 +84,23 @@ def _plot_run(results: Results, target: Path) -> tuple[list[Path], list[str]]:
         except Exception as error:
             # A figure is the last thing a run makes: a fault in one must not lose the others.
             failures.append(f"{name}: failed: {type(error).__name__}: {error}")
-    return written, failures + notes
+    return Plotted(written, failures + notes, failures)
+
+
+def _make_folder(target: Path) -> None:
+    """Make the folder of the figures, once there is one to be written.
+
+    Raises:
+        ResultsError: it cannot be made.
+    """
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise ResultsError(f"{target}: is a file; name a folder with --output") from error
+    except OSError as error:
+        raise ResultsError(
+            f"{target}: cannot be made ({error.strerror}); name another folder with --output"
+        ) from error
 
 
 def _figures(results: Results) -> Iterator[tuple[str, Callable[[], Figure]]]:

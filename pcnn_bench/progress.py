@@ -1,18 +1,18 @@
 """What a run shows on stderr: a bar on a terminal, one line an epoch elsewhere, or nothing.
 
 Nothing here runs by itself: a display changes only when it is told something, which is never inside
-a timed region.
+a timed region. Nothing here ends a run either: where nobody can be told, nobody is.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
 from pcnn_bench.results import EpochRow
+from pcnn_bench.streams import lenient_stderr
 
 
 class Progress:
@@ -87,7 +87,7 @@ def showing(
     quiet: bool, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Progress]:
     """None if ``quiet``, a bar on a terminal that is neither in CI nor NO_COLOR, else lines."""
-    stream = stream or sys.stderr
+    stream = lenient_stderr(stream)
     if quiet:
         yield Progress(stream)
     elif stream.isatty() and not environ.get("CI") and not environ.get("NO_COLOR"):

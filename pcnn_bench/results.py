@@ -202,7 +202,6 @@ class RunFolder:
         target = self.path / name
         partial = target.with_name(f".{target.name}.partial")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
             with open(partial, "wb") as file:
                 file.write(data)
                 file.flush()
@@ -211,10 +210,28 @@ class RunFolder:
         except OSError as error:
             with suppress(OSError):  # the folder itself may be gone, or be a file
                 partial.unlink(missing_ok=True)
+            if not self.path.is_dir():  # and it is not made anew: half a run folder would mislead
+                raise ResultsError(
+                    f"{self.path}: the folder is gone, and what was in it; run again"
+                ) from error
             raise ResultsError(
                 f"{target}: cannot be written ({error.strerror or error});"
                 " what was written before is kept"
             ) from error
+
+    def overwrite(self, name: str, text: str) -> None:
+        """Put ``text`` in the place of a file's content; for a disk too full for a second copy.
+
+        The block that the file has is enough for a short text. A reader may meet half of it.
+
+        Raises:
+            OSError: the file is gone, or cannot be written even so.
+        """
+        with open(self.path / name, "r+b") as file:
+            file.write(text.encode("utf-8"))
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace one JSON file; NaN and infinity are refused, since other readers refuse them."""

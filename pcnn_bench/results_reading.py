@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,7 @@ def _require_folder(path: Path) -> None:
     """Refuse what is not a folder."""
     try:
         is_folder, exists = path.is_dir(), path.exists()
+        path.resolve()  # not possible for "." where the current folder has been removed
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read ({error.strerror})") from error
     if exists and not is_folder:
@@ -242,7 +244,7 @@ def _number(
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and least <= value < math.inf:
+    if is_number and least <= value <= sys.float_info.max:  # JSON's integers have no limit
         return float(value)
     warn(f"{where}.{key}: {value!r} is not a possible value; read as absent")
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -32,12 +33,14 @@ from pcnn_bench.results import (
     RunFolder,
     SampleRow,
 )
-from pcnn_bench.timing import launch_once, time_engine
+from pcnn_bench.timing import TimingPass, launch_once, time_engines
 from pcnn_bench.training import (
     DivergedError,
     Images,
     Schedule,
+    diverged,
     first_losses,
+    has_grown,
     loss_checks,
     train,
 )
@@ -93,9 +96,8 @@ def run(
     """
     config = _resolved(config, engines, rung)
     network = config.build_network()
-    dtypes: list[packages.BaselineType] = [np.float32]
-    if "cuda" in config.engines:
-        dtypes.append(np.float64)  # which its results are compared with
+    # float64 is what all results are compared with
+    dtypes: list[packages.BaselineType] = [np.float32, np.float64]
     packages.require_memory(network, 1, dtypes)  # before parameters are drawn or data loaded
     with ExitStack() as stack:
         progress = stack.enter_context(showing(quiet))
@@ -142,7 +144,10 @@ def run(
             job.execute()
         except BaseException as error:
             job.end_early(error)
-            say(f"what there was is kept in {folder.path}")
+            if isinstance(error, FindingError):
+                error.folder = folder.path
+            if folder.path.is_dir():
+                say(f"what there was is kept in {folder.path}")
             raise
         if job.message:
             say(job.message)
@@ -188,8 +193,7 @@ class _Job:
         for name in sorted(self.config.engines, key=packages.ENGINES.index):
             self.set_up(name)
         for contender in self.each():
-            if contender.engine.name != "baseline":
-                self.check(contender, x, labels)
+            self.check(contender, x, labels)
         for contender in self.each():
             self.launch(contender, x, labels)
         for contender in self.each():
@@ -197,8 +201,7 @@ class _Job:
         for contender in self.each():
             if contender.engine.name != "baseline":
                 self.compare_losses(contender)
-        for contender in self.each():
-            self.time(contender, x, labels)
+        self.time(x, labels)
         doubts = [contender.doubt for contender in self.contenders if contender.doubt]
         self.status, self.message = "ok", "; ".join(doubts)
         self.write()
@@ -279,14 +282,23 @@ class _Job:
 
         Raises:
             FindingError: one differs.
+            DivergedError: one differs, and the baseline's own have grown.
         """
         self.progress.activity(f"{contender.label}: comparing losses")
         trained = [other for other in self.contenders if other.engine.name == "baseline"]
         expected = trained[0].training.step_losses if trained else self.baseline_losses()
         found, engine = contender.training.step_losses, contender.engine
-        self.accept(
-            loss_checks(engine, found, expected, lambda: self.baseline_losses(is_reversed=True))
-        )
+        rows = loss_checks(engine, found, expected, lambda: self.baseline_losses(is_reversed=True))
+        try:
+            self.accept(rows)
+        except FindingError as error:
+            if not has_grown(expected):
+                raise
+            what = (
+                f"training diverges: the baseline's own loss grows from {expected[0]:.4g} to "
+                f"{max(expected):.4g} in {len(expected)} steps, and the engine's losses differ"
+            )
+            raise diverged(engine, what, self.schedule) from error
 
     def baseline_losses(self, *, is_reversed: bool = False) -> list[float]:
         """The first losses of a baseline that is not measured."""
@@ -308,18 +320,23 @@ class _Job:
         wrong = [row for row in rows if row.status != "ok"]
         if wrong:
             first = wrong[0]
+            precision = " in float64" if first.engine == "baseline" else ""
             raise FindingError(
                 f"engine {first.engine} ({first.device}): {len(wrong)} of {len(rows)} results "
-                f"differ from the baseline's, first {first.quantity} of stage {first.stage}: "
+                f"differ from the baseline's{precision}, first {first.quantity} of stage {first.stage}: "
                 f"off by {first.max_abs_error:.3g}, allowed {first.allowed_error:.3g}; "
                 f"see {self.folder.path / 'checks.csv'}"
             )
 
-    def time(self, contender: Contender, x: Floats, labels: Labels) -> None:
-        """The timing pass, on the parameters as trained."""
-        self.progress.activity(f"{contender.label}: timing")
-        engine, rate = contender.engine, self.schedule.learning_rate
-        time_engine(engine, x, labels, self.config.timing, rate, contender.timing)
+    def time(self, x: Floats, labels: Labels) -> None:
+        """The timing pass of all engines, on the parameters as trained."""
+        self.progress.activity("timing")
+        rate, timing = self.schedule.learning_rate, self.config.timing
+        passes = [
+            TimingPass(each.engine, x, labels, timing, rate, each.timing)
+            for each in self.contenders
+        ]
+        time_engines(passes)
         self.write()
 
     def end_early(self, error: BaseException) -> None:
@@ -329,16 +346,30 @@ class _Job:
         else:
             self.status = "diverged" if isinstance(error, DivergedError) else "failed"
             self.message = str(error) or type(error).__name__
-        if self.current is not None:
-            self.current.status = self.status
+        for contender in self.contenders:
+            if contender is self.current or contender.timing.is_cut_short:
+                contender.status = self.status
+            elif contender.status == "interrupted":  # its turn has not come
+                contender.status = "not run"
+        self.write_document()  # first, since it says what the tables are
         with suppress(ResultsError):
             self.write()
+
+    def write_document(self) -> None:
+        """Write ``run.json``; without indentation over the old one where the disk is too full for a second."""
+        try:
+            self.folder.write_json("run.json", self.document())
+        except ResultsError:
+            with suppress(OSError):
+                self.folder.overwrite("run.json", json.dumps(self.document(), allow_nan=False))
 
     def write_weights(self, contender: Contender) -> None:
         """Store the parameters as they are now."""
         engine = contender.engine
-        facts = {"engine": engine.name, "device": engine.device, "rung": engine.rung}
-        data = safetensors.numpy.save(engine.parameters(), {**facts, "config": self.config.name})
+        facts = {"config": self.config.name, "device": engine.device}
+        facts |= {"engine": engine.name, "rung": engine.rung}
+        # one entry, since safetensors writes several in a random order
+        data = safetensors.numpy.save(engine.parameters(), {"pcnn_bench": json.dumps(facts)})
         self.folder.write_bytes(f"weights-{contender.label}.safetensors", data)
 
     def write(self) -> None:

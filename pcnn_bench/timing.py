@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import ceil
 from time import perf_counter_ns, process_time_ns
@@ -48,6 +48,11 @@ class TimingRecord:
     """Processor and wall time of all timed steps."""
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether samples were taken, but not as many as wanted."""
+        return bool(self.samples) and not self.ended_by
+
+    @property
     def cpu_over_wall(self) -> float | None:
         """Processor time over wall time of the timed steps; about 1 for a sequential engine."""
         return self.cpu_ns / self.wall_ns if self.wall_ns else None
@@ -86,7 +91,7 @@ def launch_once(
     Whatever happens once in a step happens here: lazy loading, first touch, the shape of the last
     batch. Its results have been checked, so it may be timed: the times go to ``record.first_us``.
     They are those of the whole step; a stage has been launched before, to be checked by itself, so
-    it has no first time. Parameters and learning rate are treated as by ``time_engine``.
+    it has no first time. Parameters and learning rate are treated as by ``time_engines``.
     """
     with _parameters_kept(engine, learning_rate):
         start = perf_counter_ns()
@@ -114,43 +119,69 @@ def _give(engine: Engine, x: Floats, labels: Labels) -> None:
         engine.set_batch(x, labels)
 
 
-def time_engine(
-    engine: Engine,
-    x: Floats,
-    labels: Labels,
-    timing: TimingConfig,
-    learning_rate: float,
-    record: TimingRecord,
-) -> None:
-    """Warm up, then fill ``record`` until the spread is below the target or the budget is spent.
+class TimingPass:
+    """The timing pass of one engine, a round at a time, so that several engines can take turns.
 
-    Each round takes one sample of the transfer of the batch, of a block of steps (host clock, no
-    events) and of each stage (the engine's own clock, read after the step). The spread is that of
-    the steps and that of the sum over the stages: one clock may settle before the other. The engine
-    steps with learning rate 0 and gets its parameters back; its learning rate is ``learning_rate``
-    afterwards.
+    Each round takes one sample of the transfer of the batch, of a block of steps (host clock, no events) and of each
+    stage (the engine's own clock, read after the step). It is over when the spread is below the target or the budget
+    is spent. The spread is that of the steps and that of the sum over the stages: one clock may settle before the
+    other; time in which other engines have their turn is not spent.
     """
-    with _parameters_kept(engine, learning_rate):
-        sampler = _Sampler(engine, x, labels, record)
-        start = perf_counter_ns()
-        warmed = 0
-        while warmed < max(timing.warmup_count, 1) or _seconds_since(start) < timing.warmup_s:
-            sampler.round(warmed, is_warmup=True)
+
+    def __init__(
+        self,
+        engine: Engine,
+        x: Floats,
+        labels: Labels,
+        timing: TimingConfig,
+        learning_rate: float,
+        record: TimingRecord,
+    ) -> None:
+        self.engine, self.learning_rate, self.record = engine, learning_rate, record
+        self._batch = x, labels
+        self._timing = timing
+        self._rounds: list[tuple[float, float]] = []
+        self._spent_s = 0.0
+
+    def warm_up(self) -> None:
+        """At least so many rounds and at least so long."""
+        self._sampler = _Sampler(self.engine, *self._batch, self.record)
+        start, warmed = perf_counter_ns(), 0
+        least = max(self._timing.warmup_count, 1)
+        while warmed < least or _seconds_since(start) < self._timing.warmup_s:
+            self._sampler.round(warmed, is_warmup=True)
             warmed += 1
-        start = perf_counter_ns()
-        rounds: list[tuple[float, float]] = []
-        while not record.ended_by:
-            rounds.append(sampler.round(len(rounds), is_warmup=False))
-            sampling_s = _seconds_since(start)
-            if len(rounds) < MIN_SAMPLES:
-                continue
-            spreads = map(stats.relative_mad, zip(*rounds, strict=True))
-            is_steady = all(spread <= timing.target_relative_mad for spread in spreads)
-            if is_steady and sampling_s >= min(MIN_SAMPLING_S, timing.budget_s):
-                record.ended_by = "target"
-            elif sampling_s >= timing.budget_s:
-                record.ended_by = "budget"
-    record.samples[:] = flag_outliers(record.samples)
+
+    def round(self) -> None:
+        """One round of steady samples; notes in the record if it was the last."""
+        timing, start = self._timing, perf_counter_ns()
+        self._rounds.append(self._sampler.round(len(self._rounds), is_warmup=False))
+        self._spent_s += _seconds_since(start)
+        if len(self._rounds) < MIN_SAMPLES:
+            return
+        spreads = map(stats.relative_mad, zip(*self._rounds, strict=True))
+        is_steady = all(spread <= timing.target_relative_mad for spread in spreads)
+        if is_steady and self._spent_s >= min(MIN_SAMPLING_S, timing.budget_s):
+            self.record.ended_by = "target"
+        elif self._spent_s >= timing.budget_s:
+            self.record.ended_by = "budget"
+
+
+def time_engines(passes: Sequence[TimingPass]) -> None:
+    """Warm every engine up, then let them take rounds in turn until each has enough: drift favours none.
+
+    The engines step with learning rate 0 and get their parameters back.
+    """
+    with ExitStack() as stack:
+        for each in passes:
+            stack.enter_context(_parameters_kept(each.engine, each.learning_rate))
+        for each in passes:
+            each.warm_up()
+        while waiting := [each for each in passes if not each.record.ended_by]:
+            for each in waiting:
+                each.round()
+    for each in passes:
+        each.record.samples[:] = flag_outliers(each.record.samples)
 
 
 class _Sampler:

@@ -29,8 +29,14 @@ SPREAD_FACTOR = 4
 """Multiple of what permuted sums change in the baseline's own losses, allowed where that is more."""
 
 
+DIVERGED_FACTOR = 1000
+"""Multiple of the first step's loss beyond which no training comes back, even if it stays finite."""
+GROWTH_FACTOR = 10
+"""Growth of the baseline's own first losses beyond which rounding alone makes two trainings differ."""
+
+
 class DivergedError(FindingError):
-    """The loss stopped being a number; says where, and what would do."""
+    """The loss stopped being a number, or grew beyond all measure; says where, and what would do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,8 @@ def train(
     is no number shows at its end.
 
     Raises:
-        DivergedError: a loss is not finite; a row with status ``diverged`` has been recorded.
+        DivergedError: a loss is not finite, or a step's more than ``DIVERGED_FACTOR`` times the first
+            step's; a row with status ``diverged`` has been recorded.
         KeyboardInterrupt: likewise, with status ``interrupted``.
         PcnnError, MemoryError: the engine failed; a row with status ``failed`` has been recorded, but
             ``on_epoch`` was not called, since it might ask the engine for more.
@@ -186,6 +193,7 @@ class _Epoch:
         _keep_step_losses(record, losses, self.schedule.batch_size)
         self._require_finite(losses)
         self.train_loss = mean(losses)
+        self._require_bounded(losses)
 
     def _step_resident(self, keeper: DataKeeper) -> None:
         """The same batches from the training set that the engine keeps."""
@@ -238,12 +246,28 @@ class _Epoch:
                 f"batch {wrong[0] // size + 1} of {-(-len(losses) // size)}"
             )
 
+    def _require_bounded(self, losses: Floats) -> None:
+        """Raise DivergedError at the first step whose loss is out of all proportion."""
+        size = self.schedule.batch_size
+        first = self.record.step_losses[0]
+        step_losses = [mean(losses[start : start + size]) for start in range(0, len(losses), size)]
+        for step, loss in enumerate(step_losses, 1):
+            if loss > DIVERGED_FACTOR * first:
+                raise self._diverged(
+                    f"the loss grew from {first:.4g} in the first step to {loss:.4g} in epoch "
+                    f"{self.number}, batch {step} of {len(step_losses)}"
+                )
+
     def _diverged(self, what: str) -> DivergedError:
-        rate = self.schedule.learning_rate
-        return DivergedError(
-            f"engine {self.engine.name} ({self.engine.device}): {what}; "
-            f"lower training.optimizer.learning_rate (now {rate:g})"
-        )
+        return diverged(self.engine, what, self.schedule)
+
+
+def diverged(engine: Engine, what: str, schedule: Schedule) -> DivergedError:
+    """The error, with the remedy."""
+    return DivergedError(
+        f"engine {engine.name} ({engine.device}): {what}; "
+        f"lower training.optimizer.learning_rate (now {schedule.learning_rate:g})"
+    )
 
 
 def evaluate(engine: Engine, x: Floats, labels: Labels) -> tuple[Floats, Labels]:
@@ -313,6 +337,11 @@ def loss_checks(
         _loss_row(engine, 1, errors[0], FIRST_LOSS_BOUND * abs(reference[0])),
         _loss_row(engine, len(losses), errors[worst], allowed[worst]),
     ]
+
+
+def has_grown(losses: Sequence[float]) -> bool:
+    """Whether training diverges in these steps, so that two engines cannot agree; a NaN counts."""
+    return not all(loss <= GROWTH_FACTOR * losses[0] for loss in losses)
 
 
 def _loss_row(engine: Engine, step_count: int, error: float, allowed: float) -> CheckRow:

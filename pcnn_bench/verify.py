@@ -182,27 +182,45 @@ def _network_of(case: Case) -> Network:
 def _verify_case(
     case: Case, network: Network, device: Device, rung: str, rng: np.random.Generator
 ) -> list[CheckRow]:
-    """Compare the stages of a case on random values and on small integers."""
+    """Compare the stages of a case, and once more those that move errors the other way."""
     batch_size = case.n + SPARE_IMAGES
     reference = engines.make_baseline(
         network, batch_size=batch_size, optimizer=VERIFY_OPTIMIZER, dtype=np.float64
     )
-    engine = engines.make_cuda(
-        network, batch_size=batch_size, optimizer=VERIFY_OPTIMIZER, device=device, rung=rung
-    )
+    rows: list[CheckRow] = []
     try:
-        rows: list[CheckRow] = []
-        for draw in ("normal", "integers", "extremes"):
-            if draw == "extremes" and (len(case.kinds) > 1 or case.kinds[0] not in EXTREMES):
-                continue
-            step = _draw(network, case.n, rng, draw)
-            # a layer that rounds hands its neighbours what are no integers any more
-            is_exact = draw == "integers" and EXACT_KINDS.issuperset(case.kinds)
-            rows += _check_stages(engine, reference, step, VERIFY_OPTIMIZER, is_exact=is_exact)
+        for direction in engines.DIRECTIONS:
+            engine = engines.make_cuda(
+                network,
+                batch_size=batch_size,
+                optimizer=VERIFY_OPTIMIZER,
+                device=device,
+                rung=rung,
+                direction=direction,
+            )
+            try:
+                if direction == engines.DIRECTIONS[0] or any(s.direction for s in engine.stages):
+                    rows += _verify_engine(case, engine, reference, rng)
+            finally:
+                engine.close()
         return rows
     finally:
-        engine.close()
         reference.close()
+
+
+def _verify_engine(
+    case: Case, engine: Engine, reference: Engine, rng: np.random.Generator
+) -> list[CheckRow]:
+    """Compare the stages on random values, on small integers and on extremes."""
+    rows: list[CheckRow] = []
+    for draw in ("normal", "integers", "extremes"):
+        if draw == "extremes" and (len(case.kinds) > 1 or case.kinds[0] not in EXTREMES):
+            continue
+        step = _draw(reference.network, case.n, rng, draw)
+        # a layer that rounds hands its neighbours what are no integers any more
+        is_exact = draw == "integers" and EXACT_KINDS.issuperset(case.kinds)
+        rows += _check_stages(engine, reference, step, VERIFY_OPTIMIZER, is_exact=is_exact)
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def load(set_name: str, folder: Path | None = None, **changes: Any) -> Dataset:
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let no data set be found but in packages; the parent of the cache and of the shared folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PCNN_BENCH_CACHE", raising=False)
     monkeypatch.delenv(folders.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(folders, "SHARED_FOLDER", tmp_path / "shared")
     return tmp_path

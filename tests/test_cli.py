@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pcnn_bench.errors import (
 )
 from pcnn_bench.progress import showing
 from pcnn_bench.results import CheckRow, EpochRow
+from pcnn_bench.streams import Lenient
 from pcnn_bench.verify import Verification
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,6 +169,86 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     with os.fdopen(write, "w") as closed:
         found = python("-m", "pcnn_bench", "data", "list", stdout=closed)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+BASELINE_RUN = [
+    "run", QUICKSTART, "--engine", "baseline", "--set", "training.epochs=1",
+    "--set", "data.set=synthetic", "--set", "data.train_count=64", "--set", "data.test_count=8",
+    "--set", "timing.budget_s=0.01",
+]  # fmt: skip
+
+
+def piped(argv: list[str], redirection: str) -> CompletedProcess[str]:
+    """The command in a shell, with its streams as ``redirection`` has them."""
+    command = shlex.join([sys.executable, "-m", "pcnn_bench", *argv])
+    return subprocess.run(
+        ["bash", "-c", f"{command} {redirection}"],
+        capture_output=True, text=True, env=ENVIRON, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2> >(true)"])
+@pytest.mark.parametrize(("argv", "code"), [(["show", QUICKSTART], 0), (["show", "none.yaml"], 2)])
+def test_the_exit_code_is_that_of_the_work_whatever_became_of_the_streams(
+    redirection: str, argv: list[str], code: int
+) -> None:
+    found = piped(argv, redirection)
+    assert found.returncode == code
+    assert "Traceback" not in found.stderr
+    assert ("conv2d1" in found.stdout) is (code == 0 and not redirection.startswith(">&-"))
+
+
+@pytest.mark.parametrize("argv", [["show", QUICKSTART], ["data", "list"], ["show", "none.yaml"]])
+def test_a_pipe_that_nobody_reads_changes_no_exit_code(argv: list[str]) -> None:
+    found = piped(argv, "| true; exit ${PIPESTATUS[0]}")
+    assert found.returncode == (2 if "none.yaml" in argv else 0)
+    assert found.stderr.count("\n") == found.returncode // 2
+
+
+def test_a_run_ends_well_though_nobody_reads_its_progress(tmp_path: Path) -> None:
+    argv = [*BASELINE_RUN, "--output", str(tmp_path)]
+    found = piped(argv, "2> >(true)")
+    assert found.returncode == 0
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "run.json").read_text())["status"] == "ok"
+    assert str(folder) in found.stdout
+
+
+def test_a_terminal_of_ascii_is_shown_what_it_can_show(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    text = Path(QUICKSTART).read_text(encoding="utf-8")
+    config.write_text(text.replace("kind: conv2d,", "kind: conv2d, name: 漢字,", 1), "utf-8")
+    command = [sys.executable, "-m", "pcnn_bench", "show", str(config)]
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = subprocess.run(
+        command, capture_output=True, env={**ENVIRON, **ascii_only, "PYTHONIOENCODING": "ascii"}
+    )
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert b"\\u6f22" in found.stdout
+
+
+def test_a_stream_that_fails_falls_silent_and_another_fault_is_told() -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert Lenient(Full(), always=True).write("lost") == 4
+    with pytest.raises(OSError, match="No space"):
+        Lenient(Full(), always=False).write("lost")
+
+
+def test_an_interruption_while_modules_are_loaded_is_one_line() -> None:
+    code = (
+        "import sys; import pcnn_bench.__main__ as entry\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'click': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "entry.main()"
+    )
+    found = python("-c", code)
+    assert (found.returncode, found.stderr) == (130, "interrupted\n")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -309,6 +391,18 @@ def test_json_is_one_object_and_strict(
     assert json.loads(capsys.readouterr().out)["layers"]
 
 
+def test_json_of_a_run_that_found_something_wrong_is_printed_too(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = FindingError("cuda differs")
+    finding.folder = folder
+    monkeypatch.setattr(running, "run", raising(finding))
+    assert call("run", QUICKSTART, "--json") == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["folder"] == str(folder)
+    assert one_line(captured.err) == "cuda differs\n"
+
+
 def test_run_names_the_command_that_draws(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,12 +413,24 @@ def test_run_names_the_command_that_draws(
 
 
 def test_plot_prints_its_files_and_notes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plotting, "plot", lambda path, output: ([Path("a.svg")], ["skipped b"]))
+    drawn = plotting.Plotted([Path("a.svg")], ["skipped b"], [])
+    monkeypatch.setattr(plotting, "plot", lambda path, output: drawn)
     assert call("plot", "results") == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("a.svg\n", "skipped b\n")
     assert call("plot", "results", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"files": ["a.svg"], "notes": ["skipped b"]}
+
+
+def test_plot_fails_if_a_figure_failed_and_names_the_files_of_the_others(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = plotting.Plotted([Path("a.svg")], ["b: disk full"], ["b: disk full"])
+    monkeypatch.setattr(plotting, "plot", lambda path, output: drawn)
+    assert call("plot", "results", "--quiet") == 3
+    captured = capsys.readouterr()
+    assert captured.out == "a.svg\n"
+    assert "first b: disk full" in one_line(captured.err)
 
 
 def test_plot_of_nothing_is_one_line(capsys: Capture, tmp_path: Path) -> None:

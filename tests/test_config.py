@@ -410,6 +410,34 @@ def test_byte_order_mark_and_crlf_are_accepted(tmp_path: Path) -> None:
             "8:26: network.layers[1].name: found 'a+b'; "
             "give a name without spaces and without + , * / \\",
         ),
+        *(
+            (
+                "{kind: tanh}",
+                f'{{kind: tanh, name: "a\\u{code}b"}}',
+                f"8:26: network.layers[1].name: found {f'a{chr(int(code, 16))}b'!r}; "
+                f"leave out the character U+{code}, which controls the terminal or cannot be seen",
+            )
+            for code in ("0000", "001B", "007F", "200B", "202E", "2066")
+        ),
+        (
+            "small",
+            '"a\\eb"',
+            "2:7: name: found 'a\\x1bb'; "
+            "give letters, digits, '.', '_' and '-', a letter, digit or '_' first",
+        ),
+        (
+            "epochs: 5",
+            "epochs: 1000001",
+            "13:11: training.epochs: found 1000001; give a number of at most 1000000",
+        ),
+        *(
+            (
+                "engines: [baseline, cuda]",
+                f"timing: {{{key}: 1e300}}",
+                f"17:{11 + len(key)}: timing.{key}: found 1e+300; give a number of at most 1e+06",
+            )
+            for key in ("warmup_s", "budget_s")
+        ),
         (
             "{kind: tanh}",
             "{kind: tanh, cuda: {backward: pus}}",
@@ -682,6 +710,15 @@ def test_binary_file_is_refused_with_the_place_of_the_byte(tmp_path: Path) -> No
     assert error_of_file(path) == (
         f"{path}:2:7: found the byte 0xFF, not UTF-8 text; save the file as UTF-8"
     )
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_refused_without_being_waited_for(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "a.yaml"
+    make(path)
+    assert error_of_file(path) == f"{path}: is a pipe or a device, not a file; give a config file"
 
 
 def test_huge_file_is_refused_without_being_read(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_folders_are_searched_in_the_documented_order(
     assert where("mnist") == [(place, True) for place in reversed(places[:3])]
 
 
+def test_the_cache_is_moved_by_its_variable(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PCNN_BENCH_CACHE", str(nowhere / "kept"))
+    assert (nowhere / "kept" / "data" / "mnist", False) in where("mnist")
+
+
+def test_the_name_of_a_family_of_sets_brings_up_its_members(nowhere: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'emnist'; choose from emnist-\w+, .*emnist-"):
+        where("emnist")
+
+
 def test_a_missing_set_is_one_line_with_every_folder_and_the_command(nowhere: Path) -> None:
     with pytest.raises(DataError) as caught:
         load("fashion-mnist", nowhere / "chosen")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda.device import Device, DeviceArray, HostArray
 from pcnn_cuda.emulated_device import EmulatedDevice, KernelFault
+from pcnn_cuda.emulation.toolchain import Compiler
 from pcnn_cuda.launch import Launch, linear
 
 FOLDER = Path(__file__).parent / "emulation"
@@ -374,6 +376,65 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     run_scale()
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_in_the_place_of_a_library_is_left_alone(
+    cache: Path, make: Callable[[Path], None]
+) -> None:
+    run_scale()
+    (library,) = cache.glob("scale-*.so")
+    library.unlink()
+    make(library)
+    run_scale()
+    assert library.is_file() or library.is_dir()  # a pipe is replaced, a folder is not
+
+
+def test_a_cache_without_room_is_done_without(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = cache.parent / "no-room"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$PWD" in {cache}*) echo "No space left on device" >&2; exit 1;; esac\n'
+        'exec g++ "$@"\n',
+        encoding="utf-8",
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    run_scale()
+    assert list(cache.glob("*.so")) == []
+
+
+def test_a_relative_cache_folder_is_one_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PCNN_BENCH_CACHE", "kept")
+    run_scale()
+    assert list((tmp_path / "kept" / "emulated").glob("scale-*.so"))
+
+
+def test_what_killed_compilations_left_is_removed_after_a_day(cache: Path) -> None:
+    for name, age_s in (("building-old", 100_000), ("building-new", 0)):
+        (cache / name).mkdir(parents=True)
+        os.utime(cache / name, (time.time() - age_s,) * 2)
+    run_scale()
+    assert [path.name for path in cache.glob("building-*")] == ["building-new"]
+
+
+def test_an_interruption_while_compiling_leaves_the_rest_uncompiled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = EmulatedDevice()
+    begun: list[str] = []
+
+    def interrupted(source: str, **constants: int) -> None:
+        begun.append(source)
+        time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device, "compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.prefetch([(f"{i}.cu", {}) for i in range(1000)])
+    assert len(begun) < 100
+
+
 def test_threads_and_processes_compile_at_once(cache: Path) -> None:
     sources = {f"scale{i}.cu": SCALE.replace("scale", f"scale{i}") for i in range(3)}
     device = EmulatedDevice(sources=sources)
@@ -404,6 +465,19 @@ def test_a_missing_compiler_is_one_line_with_the_remedy(
         DeviceError, match=r"CXX='?no-such-compiler -O2'? does not run .*; install g\+\+"
     ):
         EmulatedDevice()
+    monkeypatch.setenv("CXX", '"g++')
+    with pytest.raises(DeviceError, match=r'CXX="g\+\+ cannot be read .*; close the quote'):
+        EmulatedDevice()
+
+
+def test_a_compiler_may_name_itself_in_any_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "latin"
+    compiler.write_bytes(b'#!/bin/sh\nprintf "compilateur \\351tranger\\n"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert Compiler.find().version == "compilateur \N{REPLACEMENT CHARACTER}tranger"
 
 
 def test_the_compiler_named_by_cxx_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,7 @@ def test_end_to_end_ratio_is_that_of_the_totals(tmp_path: Path) -> None:
     times, ratios = figure.axes
     (bar,) = bars(ratios)
     assert bar.get_x() + bar.get_width() == pytest.approx(12.0)
-    assert "21.2 s" in [text.get_text().strip() for text in times.texts]
+    assert "training 21.2 s" in [text.get_text().strip() for text in times.texts]
     assert end_to_end.faults(results) == []
 
 

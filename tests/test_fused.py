@@ -17,9 +17,12 @@ from pcnn_bench.optimizers import SgdSpec
 from pcnn_bench.verify import verify
 from pcnn_cuda import ladder
 from pcnn_cuda.conv2d_act_pool import ACTIVATIONS, POOLINGS, RUNS, Conv2dActPool
+from pcnn_cuda.conv2d_avgpool_folded import RUNS as FOLDED_RUNS
+from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
 from pcnn_cuda.emulated_device import EmulatedDevice
 from pcnn_cuda.engine import CudaEngine
-from pcnn_cuda.launch import kernel_text
+from pcnn_cuda.launch import kernel_text, signatures
+from pcnn_cuda.op import Op
 from pcnn_cuda.plan import Plan
 
 OPTIMIZER = SgdSpec(learning_rate=0.1)
@@ -189,9 +192,7 @@ def test_the_kernels_keep_the_rules_in_every_schedule(seed: int) -> None:
     finally:
         device.close()
     assert not found.mismatches
-    assert (
-        len(found.kernels) == 5
-    )  # three of this op, its sum and the update; no input, no kernel for weights alone
+    assert set(found.kernels) == {*signatures(kernel_text("conv2d_act_pool.cu")), "sgd_update"}
 
 
 def _engine(
@@ -275,6 +276,70 @@ def test_a_first_layer_s_gradients_are_those_of_one_that_hands_errors_down(
         np.testing.assert_array_equal(value, wanted[name])
     above.close()
     first.close()
+
+
+# ---- folded
+
+FOLDED_CASES = (
+    _chain((1, 28, 28), {"out_channels": 6, "kernel": 5}, _spec("avgpool2d", size=2), _spec("tanh")),
+    _chain((6, 12, 12), {"out_channels": 5, "kernel": 5}, _spec("avgpool2d", size=2), _spec("sigmoid"), n=3,
+           direction="pull"),
+    _chain((3, 12, 13), {"out_channels": 5, "kernel": [3, 2], "stride": [2, 1], "padding": [1, 2]},
+           _spec("avgpool2d", size=[2, 3], stride=[1, 2]), n=3),
+    _chain((3, 12, 13), {"out_channels": 5, "kernel": [3, 2], "stride": [2, 1], "padding": [1, 2]},
+           _spec("avgpool2d", size=[2, 3], stride=[3, 1]), _spec("relu"), direction="pull"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def folding(fused: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folded op above everything else."""
+    table = (*((run, Conv2dAvgPoolFolded) for run in FOLDED_RUNS), *ladder.RUNGS["naive"])
+    monkeypatch.setitem(ladder.RUNGS, "fused", table)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folding")
+def test_folded_convolutions_are_right(device: EmulatedDevice) -> None:
+    found = verify(None, device=device, rung="fused", cases=FOLDED_CASES)
+    assert not found.mismatches
+    kernels = {*signatures(kernel_text("conv2d_avgpool_folded.cu")), "sgd_update"}
+    assert set(found.kernels) == kernels
+
+
+@pytest.mark.checker
+@pytest.mark.usefixtures("folding")
+def test_folded_kernels_keep_the_rules() -> None:
+    device = EmulatedDevice(checker=True)
+    try:
+        assert not verify(None, device=device, rung="fused", cases=FOLDED_CASES[1:3]).mismatches
+    finally:
+        device.close()
+
+
+def test_folding_saves_products_and_keeps_nothing() -> None:
+    specs = [_spec("conv2d", out_channels=16, kernel=5), _spec("avgpool2d", size=2), _spec("tanh")]
+    layers = Network((6, 12, 12), specs, None).layers
+    folded, fused = Conv2dAvgPoolFolded(layers), Conv2dActPool(layers)
+    activation = 64 * 16 * 4 * 4
+    saved = folded.work(64)["forward"].flop_count - activation
+    assert saved / (fused.work(64)["forward"].flop_count - 5 * activation) == 36 / 100
+    assert not folded.saved()
+
+
+@pytest.mark.parametrize(
+    ("conv", "pool", "is_worth_it"),
+    [
+        ({"kernel": 5}, {"size": 2}, True),
+        ({"kernel": 3}, {"size": 3, "stride": 1}, False),
+        ({"kernel": 1, "stride": 2}, {"size": 2}, False),
+    ],
+)
+def test_folding_is_left_alone_where_it_costs_more(
+    conv: dict[str, Any], pool: dict[str, Any], is_worth_it: bool
+) -> None:
+    specs = [_spec("conv2d", out_channels=4, **conv), _spec("avgpool2d", **pool)]
+    assert Conv2dAvgPoolFolded.fits(Network((2, 16, 16), specs, None).layers) is is_worth_it
 
 
 # ---- what is launched, kept and counted
@@ -401,6 +466,7 @@ FAULT_CASES = {
                     _spec("avgpool2d", size=2), n=3),
     "ties": _chain((1, 6, 6), {"out_channels": 2, "kernel": 1}, _spec("maxpool2d", size=3), n=2),
     "gaps": _chain((2, 8, 9), {"out_channels": 3, "kernel": 2}, _spec("tanh"), _spec("maxpool2d", size=1, stride=2)),
+    "folded": FOLDED_CASES[2],
     "split": _chain((1, 33, 29), {"out_channels": 9, "kernel": 3, "padding": 1}, _spec("relu"), n=3),
 }  # fmt: skip
 
@@ -410,9 +476,17 @@ def test_there_are_enough_faults_and_each_has_its_name() -> None:
     assert len({fault["name"] for fault in FAULTS}) == len(FAULTS)
 
 
+def _table_for(fault: dict[str, Any]) -> tuple[tuple[tuple[str, ...], type[Op]], ...]:
+    op, runs = (
+        (Conv2dAvgPoolFolded, FOLDED_RUNS) if fault["case"] == "folded" else (Conv2dActPool, RUNS)
+    )
+    return (*((run, op) for run in runs), *ladder.RUNGS["naive"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault["name"] for fault in FAULTS])
-def test_verify_catches(fault: dict[str, Any]) -> None:
+def test_verify_catches(fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ladder.RUNGS, "fused", _table_for(fault))
     text = kernel_text(fault["source"])
     assert text.count(fault["find"]) == 1
     planted = {fault["source"]: text.replace(fault["find"], fault["put"])}

@@ -42,6 +42,14 @@ def test_no_driver_is_a_reason_not_an_error(
         PycudaDevice()
 
 
+def test_a_library_without_the_drivers_functions_is_a_broken_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PCNN_BENCH_LIBCUDA", "libc.so.6")
+    with pytest.raises(DeviceError, match=r"^GPU: libcuda\.so\.1 has no cuInit.*: install"):
+        probe_gpu()
+
+
 @pytest.mark.parametrize("value", ["", "-1", "$0", "GPU-nonsense"])
 @pytest.mark.parametrize(("init", "count"), [("100", "0"), ("101", "0"), ("0", "0")])
 def test_no_visible_gpu_names_the_variable(

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,8 @@ class World:
     engines: list[FakeEngine] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Fields of FakeEngine by engine name."""
-    check_status: str = "ok"
+    check_status: dict[str, str] = field(default_factory=dict)
+    """By engine name; ``ok`` if not given."""
     refusal: BaseException | None = None
     """Raised instead of making engine cuda."""
 
@@ -106,7 +109,8 @@ class World:
         engine.note("check")
         assert engine.learning_rate == 0.5  # the check compares updates too
         names = (engine.name, engine.device, engine.rung)
-        return [CheckRow(*names, "dense1", "y", "4x3", 1.0, 0.5, self.check_status)]
+        status = self.check_status.get(engine.name, "ok")
+        return [CheckRow(*names, "dense1", "y", "4x3", 1.0, 0.5, status)]
 
 
 @pytest.fixture
@@ -175,7 +179,8 @@ def test_a_run_sets_up_checks_trains_and_times_in_this_order(world: World, tmp_p
     assert places == sorted(places)
     last_evaluation = len(log) - 1 - log[::-1].index("cuda evaluate")
     timed = [event for event in log[last_evaluation:] if event.endswith("step with clock")]
-    assert timed == sorted(timed)  # all of the baseline's, then all of cuda's
+    steady = timed[2:]  # a warm-up each; then they take turns
+    assert steady[:4] == ["baseline step with clock", "cuda step with clock"] * 2
     assert len(timed) >= 2 * 6  # a warm-up and five samples each
     before = log[: log.index("cuda check")]
     assert not [event for event in before if " step" in event]  # nothing is timed unchecked
@@ -235,8 +240,12 @@ def test_a_good_run_leaves_every_file(world: World, tmp_path: Path) -> None:
     assert [row["epoch"] for row in table(folder, "epochs")] == ["1", "2", "1", "2"]
     assert {row["engine"] for row in table(folder, "layers")} == {"baseline", "cuda"}
     assert {row["status"] for row in table(folder, "layers")} == {"ok"}
-    checks = [(row["stage"], row["quantity"], row["shape"]) for row in table(folder, "checks")]
-    assert checks == [("dense1", "y", "4x3"), ("*", "loss", "1"), ("*", "loss", "6")]
+    columns = ("engine", "stage", "quantity", "shape")
+    checks = [tuple(row[name] for name in columns) for row in table(folder, "checks")]
+    assert checks == [
+        ("baseline", "dense1", "y", "4x3"), ("cuda", "dense1", "y", "4x3"),
+        ("cuda", "*", "loss", "1"), ("cuda", "*", "loss", "6"),
+    ]  # fmt: skip
     weights = load_file(folder / "weights-cuda-naive.safetensors")
     assert weights["dense1.weight"].shape == (3, 12)
     assert load_config(folder / "config.yaml").cuda.rung == "naive"
@@ -310,7 +319,7 @@ def test_without_cuda_no_device_is_looked_at(world: World, tmp_path: Path) -> No
     assert not [event for event in world.log if event.startswith(("open", "cuda"))]
     assert result.document["device"] is None
     assert result.document["agreement"]["predictions_equal"] is None
-    assert result.checks == []
+    assert [(row.engine, row.stage) for row in result.checks] == [("baseline", "dense1")]
 
 
 def test_cuda_alone_is_still_held_against_the_baseline(world: World, tmp_path: Path) -> None:
@@ -321,15 +330,20 @@ def test_cuda_alone_is_still_held_against_the_baseline(world: World, tmp_path: P
     assert {row.engine for row in result.layers} == {"cuda"}
 
 
+@pytest.mark.parametrize(
+    ("wrong", "statuses"), [("baseline", ["mismatch"]), ("cuda", ["ok", "mismatch"])]
+)
 def test_a_wrong_stage_ends_the_run_before_anything_is_trained_or_timed(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, wrong: str, statuses: list[str]
 ) -> None:
-    world.check_status = "mismatch"
-    with pytest.raises(FindingError, match=r"cuda.*1 of 1 results.*y of stage dense1.*checks\.csv"):
+    world.check_status[wrong] = "mismatch"
+    line = rf"engine {wrong} .*1 of 1 results.*y of stage dense1.*checks\.csv"
+    with pytest.raises(FindingError, match=line) as caught:
         run_quietly(tmp_path)
     folder = only_folder(tmp_path)
+    assert caught.value.folder == folder
     assert document(folder)["status"] == "failed"
-    assert [row["status"] for row in table(folder, "checks")] == ["mismatch"]
+    assert [row["status"] for row in table(folder, "checks")] == statuses
     assert table(folder, "layers") == table(folder, "samples") == table(folder, "epochs") == []
     assert "baseline evaluate" not in world.log
 
@@ -341,9 +355,20 @@ def test_losses_that_differ_end_the_run_before_anything_is_timed(
     with pytest.raises(FindingError, match="loss of stage"):
         run_quietly(tmp_path)
     folder = only_folder(tmp_path)
-    assert [row["status"] for row in table(folder, "checks")] == ["ok", "mismatch", "mismatch"]
+    statuses = [row["status"] for row in table(folder, "checks")]
+    assert statuses == ["ok", "ok", "mismatch", "mismatch"]
     assert table(folder, "layers") == []
     assert len(table(folder, "epochs")) == 4
+
+
+def test_losses_that_differ_where_the_baselines_grow_are_called_a_divergence(
+    world: World, tmp_path: Path
+) -> None:
+    growing = chain(repeat(0.5, 4), repeat(50.0))  # a launch takes two
+    world.settings["baseline"] = {"loss": lambda count: next(growing)}
+    with pytest.raises(DivergedError, match=r"cuda.*grows from 0\.5 to 50 in 6 steps.*; lower"):
+        run_quietly(tmp_path)
+    assert document(only_folder(tmp_path))["status"] == "diverged"
 
 
 def test_a_diverged_run_keeps_its_rows_and_says_so(world: World, tmp_path: Path) -> None:
@@ -358,13 +383,50 @@ def test_a_diverged_run_keeps_its_rows_and_says_so(world: World, tmp_path: Path)
     assert table(folder, "layers") == []
 
 
+def test_an_engine_whose_turn_never_came_is_not_called_interrupted(
+    world: World, tmp_path: Path
+) -> None:
+    world.settings["baseline"] = {"loss": lambda count: np.nan}
+    with pytest.raises(DivergedError, match="baseline"):
+        run_quietly(tmp_path)
+    engines = document(only_folder(tmp_path))["engines"]
+    assert [entry["status"] for entry in engines] == ["diverged", "not run"]
+
+
+def test_a_folder_that_is_removed_during_the_run_is_told_and_not_made_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    class Remover(FakeEngine):
+        def evaluate(self, *given: Any) -> Any:
+            for folder in tmp_path.iterdir():
+                shutil.rmtree(folder)
+            return super().evaluate(*given)
+
+    def make(network: object, batch_size: int, **given: Any) -> FakeEngine:
+        return Remover(batch_size=batch_size, time=world.time)
+
+    monkeypatch.setattr(packages, "make_baseline", make)
+    with pytest.raises(ResultsError, match="the folder is gone"):
+        run(tiny(), output=tmp_path, quiet=True, say=said.append, engines=["baseline"])
+    assert list(tmp_path.iterdir()) == []
+    assert said == []
+
+
+def test_equal_runs_leave_equal_files_of_weights(world: World, tmp_path: Path) -> None:
+    name = "weights-cuda-naive.safetensors"
+    files = {(run_quietly(tmp_path).folder / name).read_bytes() for _ in range(4)}
+    assert len(files) == 1
+
+
 INTERRUPTIONS = {
     "compile": ("cuda", "make", 1),
     "first launch": ("cuda", "step with clock", 1),
     "check": ("cuda", "check", 1),
     "training": ("cuda", "step", 4),
     "evaluation": ("cuda", "evaluate", 3),
-    "warm-up": ("baseline", "step with clock", 2),
+    "warm-up": ("baseline", "step with clock", 1),
     "timing": ("cuda", "step with clock", 5),
 }
 
@@ -382,13 +444,13 @@ def test_an_interruption_at_any_part_leaves_a_valid_flagged_folder(
     assert found["status"] == "interrupted"
     assert found["message"]
     for entry in found["engines"]:
-        assert entry["status"] in ("ok", "interrupted")
+        assert entry["status"] in ("ok", "interrupted", "not run")
     tables = {name: table(folder, name) for name in ("layers", "samples", "epochs", "checks")}
     if part in ("warm-up", "timing"):
         assert len(tables["epochs"]) == 4
         statuses = {row["engine"]: row["status"] for row in tables["layers"]}
-        expected = {"warm-up": {"baseline": "interrupted"}}
-        assert statuses == expected.get(part, {"baseline": "ok", "cuda": "interrupted"})
+        expected = {"warm-up": {"baseline": "interrupted"}}  # cuda's turn had not come
+        assert statuses == expected.get(part, {"baseline": "interrupted", "cuda": "interrupted"})
     if part == "evaluation":
         assert [row["status"] for row in tables["epochs"]] == ["ok", "ok", "ok", "interrupted"]
     assert world.log[-1] == "threads as before"
@@ -449,8 +511,9 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_written(
     monkeypatch.setattr(RunFolder, "write_bytes", no_space_after(count))
     with pytest.raises(ResultsError, match="No space left"):
         run_quietly(tmp_path)
-    found = document(only_folder(tmp_path))
-    assert found == {} or found["status"] == "interrupted"
+    found = document(only_folder(tmp_path))  # in place of the old one, for which there is room
+    assert found["status"] == "failed"
+    assert "No space left" in found["message"]
     assert world.log[-1] == "threads as before"
 
 
@@ -516,7 +579,8 @@ def test_a_failing_device_is_reported_even_if_the_disk_is_full_too(
     monkeypatch.setattr(RunFolder, "write_bytes", write_until_then)
     with pytest.raises(DeviceError, match="fell off the bus"):
         run_quietly(tmp_path)
-    assert document(only_folder(tmp_path))["status"] == "interrupted"
+    found = document(only_folder(tmp_path))
+    assert (found["status"], found["message"]) == ("failed", "the device fell off the bus")
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from pcnn_bench.results import LayerRow, SampleRow
 from pcnn_bench.timing import (
     MIN_SAMPLES,
     MIN_SAMPLING_S,
+    TimingPass,
     TimingRecord,
     flag_outliers,
     launch_once,
     layer_rows,
-    time_engine,
+    time_engines,
 )
 
 FAST = TimingConfig(warmup_s=0.0, warmup_count=2, target_relative_mad=0.01, budget_s=1.0)
@@ -32,7 +33,7 @@ def run(engine: FakeEngine, timing: TimingConfig = FAST) -> TimingRecord:
     images = small_images(engine.batch_size)
     record = TimingRecord()
     launch_once(engine, images.train, images.train_labels, 0, 0.5, record)
-    time_engine(engine, images.train, images.train_labels, timing, 0.5, record)
+    time_engines([TimingPass(engine, images.train, images.train_labels, timing, 0.5, record)])
     return record
 
 
@@ -175,12 +176,11 @@ def test_weights_are_restored_where_a_step_changes_them_and_where_it_is_interrup
         def set_learning_rate(self, learning_rate: float) -> None:
             super().set_learning_rate(learning_rate or 1.0)
 
-    images = small_images(4)
     for trouble in (None, Trouble("step with clock", KeyboardInterrupt(), count=4)):
         engine = Restless(time=clock, trouble=trouble)
         before = engine.parameters()
         try:
-            time_engine(engine, images.train, images.train_labels, FAST, 0.5, TimingRecord())
+            run(engine)
         except KeyboardInterrupt:
             assert trouble
         after = engine.parameters()
@@ -261,7 +261,7 @@ def test_an_interrupted_pass_keeps_its_samples(clock: FakeTime) -> None:
     images, record = small_images(4), TimingRecord()
     engine = FakeEngine(time=clock, trouble=Trouble("step with clock", KeyboardInterrupt(), 4))
     with pytest.raises(KeyboardInterrupt):
-        time_engine(engine, images.train, images.train_labels, FAST, 0.5, record)
+        time_engines([TimingPass(engine, images.train, images.train_labels, FAST, 0.5, record)])
     assert len(steps(record)) == 2
     rows = {(r.stage, r.phase): r for r in layer_rows(engine, record, 4, "interrupted")}
     assert rows["*", "step"].sample_count == 2

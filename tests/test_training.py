@@ -13,6 +13,7 @@ from pcnn_bench.training import (
     TrainingRecord,
     evaluate,
     first_losses,
+    has_grown,
     loss_checks,
     train,
 )
@@ -124,6 +125,24 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(value: float) -> 
     assert [row.status for row in record.epochs] == ["diverged"]
     assert record.epochs[0].train_loss is None
     assert seen == record.epochs
+
+
+def test_a_finite_loss_out_of_all_proportion_stops_the_run_and_keeps_its_row() -> None:
+    engine = FakeEngine(batch_size=4, loss=lambda count: 1001.0 if count == 2 else 1.0)
+    record, seen = TrainingRecord(), list[EpochRow]()
+    with pytest.raises(DivergedError, match=r"grew from 1 .* to 1001 in epoch 1, batch 3 of 3"):
+        train(engine, small_images(10), Schedule(5, 4, 0, 0.5), record, seen.append)
+    assert [row.status for row in seen] == ["diverged"]
+    assert seen[0].train_loss == pytest.approx((8 + 2 * 1001) / 10)
+    run(FakeEngine(batch_size=4, loss=lambda count: 999.0 if count == 2 else 1.0), 10)
+
+
+@pytest.mark.parametrize(
+    ("losses", "grown"),
+    [([1.0, 2.0, 10.0], False), ([1.0, 11.0, 1.0], True), ([1.0, np.nan], True), ([1.0], False)],
+)
+def test_losses_have_grown_beyond_tenfold(losses: list[float], grown: bool) -> None:
+    assert has_grown(losses) is grown
 
 
 def test_a_test_loss_that_is_no_number_stops_the_run() -> None:

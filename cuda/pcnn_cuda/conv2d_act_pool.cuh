@@ -19,6 +19,9 @@
 #if !defined(SIZE_H) || !defined(SIZE_W) || !defined(STEP_H) || !defined(STEP_W)
 #error "compile with -DSIZE_H= -DSIZE_W= -DSTEP_H= -DSTEP_W=; the host takes them from PoolingSpec"
 #endif
+#if !defined(FOLD_H) || !defined(FOLD_W) || !defined(FOLD_STEP_H) || !defined(FOLD_STEP_W)
+#error "compile with -DFOLD_H= -DFOLD_W= -DFOLD_STEP_H= -DFOLD_STEP_W=, 1 unless the host folds a pooling"
+#endif
 #if !defined(POOLED_H) || !defined(POOLED_W) || !defined(MAX_POOL)
 #error "compile with -DPOOLED_H= -DPOOLED_W= -DMAX_POOL=; the host takes them from the layers"
 #endif
@@ -28,6 +31,9 @@
 
 constexpr int C = CHANNELS, H = IN_H, W = IN_W, K = MAPS, P = OUT_H, Q = OUT_W, U = POOLED_H, V = POOLED_W;
 constexpr int R = KERNEL_H, S = KERNEL_W;
+// Filters as they lie in memory, R_STORED x S_STORED: smaller where the host folds a pooling into the convolution.
+constexpr int R_STORED = R - (FOLD_H - 1) * FOLD_STEP_H, S_STORED = S - (FOLD_W - 1) * FOLD_STEP_W;
+constexpr int STORED = R_STORED * S_STORED;
 constexpr int CELLS = SIZE_H * SIZE_W;
 enum { NONE, TANH, RELU, SIGMOID };
 constexpr bool KEEPS_SIGNS = ACTIVATE_CELLS && ACTIVATION == RELU;
@@ -41,7 +47,10 @@ __host__ __device__ constexpr int at_least(int a, int b) { return a > b ? a : b;
 // Rounds in which the block's threads go through `total` elements, one each.
 __host__ __device__ constexpr int turns(int total) { return (total + THREADS - 1) / THREADS; }
 // An odd number of float4: rows stay aligned, and eight of them one above the other lie in different banks.
-__host__ __device__ constexpr int row_stride(int columns) { return round_up(columns, 4) / 4 % 2 ? round_up(columns, 4) : round_up(columns, 4) + 4; }
+__host__ __device__ constexpr int row_stride(int columns)
+{
+    return round_up(columns, 4) / 4 % 2 == 1 ? round_up(columns, 4) : round_up(columns, 4) + 4;
+}
 
 __device__ __forceinline__ float activate(float x)
 {
@@ -116,6 +125,22 @@ __device__ __forceinline__ void load_image(float* tile, const float* image, int 
     }
 }
 
+// Tap (r, s) of a filter: as stored, or the mean of the FOLD_H x FOLD_W shifted copies that a folded window adds up.
+__device__ __forceinline__ float tap_of(const float* filter, int r, int s)
+{
+    if (FOLD_H * FOLD_W == 1) return filter[r * S + s];
+    float sum = 0.0f;
+    for (int i = 0; i < FOLD_H; ++i) {
+        for (int j = 0; j < FOLD_W; ++j) {
+            const int row = r - i * FOLD_STEP_H;
+            const int column = s - j * FOLD_STEP_W;
+            if (row < 0 || row >= R_STORED || column < 0 || column >= S_STORED) continue;
+            sum += filter[row * S_STORED + column];
+        }
+    }
+    return sum * (1.0f / (FOLD_H * FOLD_W));
+}
+
 // Filters of OUTER channels or maps, transposed so that the other of the two runs fastest: tile[outer, r, s][inner].
 // Lanes take 4 inner x 8 taps: whole sectors are read, and with STRIDE an odd number of float4 no two hit one bank.
 template <int OUTER, int OUTER_STEP, int INNER, int INNER_STEP, int STRIDE>
@@ -130,7 +155,8 @@ __device__ __forceinline__ void load_filters(float* tile, const float* filters, 
         const int tap = i / 4 % TAPS;
         const int outer = tap / (R * S);
         const bool is_there = i < TOTAL && outer < outer_count && inner < inner_count;
-        const float value = is_there ? filters[outer * OUTER_STEP + inner * INNER_STEP + tap % (R * S)] : 0.0f;
+        const float* filter = filters + outer * OUTER_STEP + inner * INNER_STEP;
+        const float value = is_there ? tap_of(filter, tap / S % R, tap % S) : 0.0f;
         if (i < TOTAL) tile[tap * STRIDE + inner] = value;
     }
 }

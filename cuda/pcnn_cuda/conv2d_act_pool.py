@@ -17,7 +17,7 @@ from pcnn_bench.network import Layer, Network
 from pcnn_cuda.conv2d_act_pool_backward_tiles import BackwardTiles, choose_backward
 from pcnn_cuda.conv2d_act_pool_tiles import ForwardTile, Pair, Sizes, ceil_div, choose_forward
 from pcnn_cuda.device import BoundLaunch, DeviceArray
-from pcnn_cuda.launch import Launch
+from pcnn_cuda.launch import WARP_THREADS, Launch
 from pcnn_cuda.op import Direction, Op, Tensors
 
 ACTIVATIONS = ("", "tanh", "relu", "sigmoid")
@@ -28,9 +28,8 @@ RUNS = (
     *(("conv2d", kind) for kind in (*ACTIVATIONS[1:], *POOLINGS)),
 )  # fmt: skip
 """The kinds of consecutive layers that the op covers, longer runs first."""
-SUM_OUTPUTS = 32
-SUM_THREADS = 256
-"""Gradients and threads of a block of ``conv2d_act_pool_backward_sum``."""
+SUM_SLICES = 8
+"""Threads that add up one gradient's splits: 264 splits are then 33 loads each."""
 
 
 class Conv2dActPool(Op):
@@ -52,6 +51,7 @@ class Conv2dActPool(Op):
         self._activation = next((kind for kind in kinds if kind in ACTIVATIONS), "")
         pool = next((layer.spec for layer in after if isinstance(layer.spec, PoolingSpec)), None)
         self._is_max = pool is not None and pool.kind == "maxpool2d"
+        self.fold = self.fold_step = Pair(1, 1)
         # activations are monotone: before a maximum, one may as well come after it
         self._activates_cells = bool(self._activation) and kinds[-1] == "avgpool2d"
         self._keeps_signs = self._activates_cells and self._activation == "relu"
@@ -106,7 +106,8 @@ class Conv2dActPool(Op):
         s = self.sizes
         pairs = {
             "IN": s.image, "OUT": s.out, "POOLED": s.pooled, "KERNEL": s.kernel, "STRIDE": s.stride,
-            "PAD": s.padding, "SIZE": s.size, "STEP": s.step,
+            "PAD": s.padding, "SIZE": s.size, "STEP": s.step, "FOLD": self.fold,
+            "FOLD_STEP": self.fold_step,
         }  # fmt: skip
         return {
             "CHANNELS": s.channels,
@@ -121,6 +122,7 @@ class Conv2dActPool(Op):
             "MAX_POOL": int(self._is_max),
             "PASSED_BYTES": self.passed_bytes,
             "THREADS": self.threads,
+            "SUM_SLICES": SUM_SLICES,
             **self.forward_tile.constants(),
             **self.backward_tiles.constants(),
         }
@@ -133,13 +135,19 @@ class Conv2dActPool(Op):
     def workspace(self, batch_size: int) -> dict[str, tuple[Shape, str]]:
         """``partials`` (splits, K*C*R*S + K): the gradients of each split of the batch."""
         splits = self.backward_tiles.weight.splits(batch_size)
-        return {"partials": ((splits, self.layers[0].parameter_count), "float32")}
+        return {"partials": ((splits, self._partial_size), "float32")}
+
+    @property
+    def _partial_size(self) -> int:
+        """K*C*R*S + K."""
+        s = self.sizes
+        return s.maps * s.channels * s.taps + s.maps
 
     def forward(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """x (N, C, H, W) -> y (N, K, U, V)."""
         tile = self.forward_tile
         return [
-            self.kernels["conv2d_act_pool_forward"].bind(
+            self.kernels[f"{self.stem}_forward"].bind(
                 self._launch(n * tile.blocks, tile.shared),
                 x=t.x, **t.parameters, y=t.y, passed=self._passed(t),
             )
@@ -152,15 +160,18 @@ class Conv2dActPool(Op):
         partials, splits = t.workspace["partials"], tiles.weight.splits(n)
         inputs = n * tiles.input.blocks if t.grad_x else 0
         blocks = inputs + splits * tiles.weight.groups
-        sums = Launch((ceil_div(partials.shape[1], SUM_OUTPUTS), 1, 1), (SUM_THREADS, 1, 1))
+        sums = Launch(
+            (ceil_div(self.layers[0].parameter_count, WARP_THREADS), 1, 1),
+            (WARP_THREADS * SUM_SLICES, 1, 1),
+        )
         return [
-            self.kernels[f"conv2d_act_pool_backward_{self.wanted_direction}"].bind(
+            self.kernels[f"{self.stem}_backward_{self.wanted_direction}"].bind(
                 self._launch(blocks, tiles.shared),
                 grad_y=t.grad_y, y=t.y, passed=self._passed(t), x=t.x, **t.parameters,
                 grad_x=t.grad_x or partials,  # without blocks for it, nothing is written there
                 partials=partials, N=n, INPUTS=inputs, SPLITS=splits,
             ),
-            self.kernels["conv2d_act_pool_backward_sum"].bind(
+            self.kernels[f"{self.stem}_backward_sum"].bind(
                 sums, partials=partials, SPLITS=splits,
                 grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
             ),
@@ -174,29 +185,27 @@ class Conv2dActPool(Op):
         return t.saved.get("passed", replace(t.y, dtype="uint8"))
 
     def work(self, n: int) -> dict[StagePhase, Work]:
-        """The layers' FLOPs and those of cells convolved more than once; bytes without the maps in between."""
-        conv, *after = self.layers
-        x, y = prod(conv.x_shape), prod(after[-1].y_shape)
+        """FLOPs of every cell that is convolved, some more than once; bytes without the maps in between."""
+        s, (conv, *after) = self.sizes, self.layers
+        x, y = n * prod(conv.x_shape), n * prod(after[-1].y_shape)
+        passed = y * self.passed_bytes
         parameters = conv.parameter_count
-        each = 2 * conv.spec.fan_in(conv.batch_x(1)) * self.sizes.maps  # of a cell of all maps
-        done = sum(layer.spec.forward_flops(layer.batch_x(n)) for layer in self.layers)
-        done += n * each * (self.forward_tile.convolved - prod(self.sizes.out))
-        passed = n * y * self.passed_bytes
-        work: dict[StagePhase, Work] = {
-            "forward": Work(done, FLOAT_BYTES * (n * (x + y) + parameters) + passed)
-        }
+        each = 2 * n * s.maps * s.channels * s.taps  # of a cell of all maps
+        kept = [layer for layer in after if self.fold == (1, 1) or layer.kind != "avgpool2d"]
+        forward = each * self.forward_tile.convolved
+        forward += sum(layer.spec.forward_flops(layer.batch_x(n)) for layer in kept)
         tiles = self.backward_tiles
-        again = tiles.weight.convolved_again
-        done = sum(
-            layer.spec.backward_flops(layer.batch_x(n), layer is not conv or conv.needs_grad_x)
-            for layer in self.layers
-        )
-        moved = n * (x + 2 * y) + 2 * parameters + 2 * tiles.weight.splits(n) * parameters
+        cells, moved = prod(s.out) + tiles.weight.convolved_again, x + 2 * y + 2 * parameters
+        moved += 2 * tiles.weight.splits(n) * self._partial_size
         if conv.needs_grad_x:
-            again += tiles.input.convolved_again
-            moved += n * x
-        work["backward"] = Work(done + n * each * again, FLOAT_BYTES * moved + passed)
-        return work
+            cells += prod(s.out) + tiles.input.convolved_again
+            moved += x
+        backward = each * cells + n * s.maps * prod(s.out)
+        backward += sum(layer.spec.backward_flops(layer.batch_x(n), True) for layer in kept)
+        return {
+            "forward": Work(forward, FLOAT_BYTES * (x + y + parameters) + passed),
+            "backward": Work(backward, FLOAT_BYTES * moved + passed),
+        }
 
 
 def __getattr__(name: str) -> tuple[dict[str, int], ...]:

@@ -66,8 +66,8 @@ __device__ __forceinline__ void convolve(
             __syncthreads();  // nobody still reads what was in the scratch memory
             load_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
                 scratch, image, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
-            load_filters<T::CHUNK, R * S, T::COUNT, C * R * S, T::FILTER_STRIDE>(
-                filters, weight + (k0 * C + c0) * R * S, C - c0, K - k0);
+            load_filters<T::CHUNK, STORED, T::COUNT, C * STORED, T::FILTER_STRIDE>(
+                filters, weight + (k0 * C + c0) * STORED, C - c0, K - k0);
             __syncthreads();  // the chunk is complete before anyone reads it
             if (item < T::ITEMS) {
                 add_channels<T>(sum, scratch + row * STRIDE_H * T::IN_STRIDE + column * STRIDE_W, filters + map);
@@ -120,4 +120,46 @@ __device__ __forceinline__ float pool(const float* window, int stride, unsigned 
     }
     result *= 1.0f / CELLS;
     return ACTIVATE_CELLS ? result : activate(result);
+}
+
+#if !defined(FORWARD_MAPS) || !defined(FORWARD_ROWS) || !defined(FORWARD_COLUMNS) || !defined(FORWARD_CHUNK)
+#error "compile with -DFORWARD_MAPS= -DFORWARD_ROWS= -DFORWARD_COLUMNS= -DFORWARD_CHUNK=; the host chooses the tile"
+#endif
+#if !defined(FORWARD_MAP_BLOCK) || !defined(FORWARD_PIXEL_BLOCK) || !defined(FORWARD_SHARED)
+#error "compile with -DFORWARD_MAP_BLOCK= -DFORWARD_PIXEL_BLOCK= -DFORWARD_SHARED=; the host chooses or counts them"
+#endif
+
+// A block owns FORWARD_MAPS maps of FORWARD_ROWS x FORWARD_COLUMNS pooled cells of an image.
+using ForwardTile = ConvolutionTile<
+    FORWARD_MAPS, (FORWARD_ROWS - 1) * STEP_H + SIZE_H, (FORWARD_COLUMNS - 1) * STEP_W + SIZE_W, FORWARD_CHUNK,
+    FORWARD_MAP_BLOCK, FORWARD_PIXEL_BLOCK>;
+constexpr int FORWARD_TILES_W = round_up(V, FORWARD_COLUMNS) / FORWARD_COLUMNS;
+constexpr int FORWARD_TILES = round_up(U, FORWARD_ROWS) / FORWARD_ROWS * FORWARD_TILES_W;
+constexpr int FORWARD_GROUPS = round_up(K, FORWARD_MAPS) / FORWARD_MAPS;
+constexpr int OUT_STRIDE = ForwardTile::COLUMNS | 1;  // odd: windows below each other start in different banks
+constexpr int OUT_PLANE = ForwardTile::ROWS * OUT_STRIDE;
+static_assert(THREADS >= ForwardTile::ITEMS, "the pre-pool tile lies over the inputs: one pass over the items");
+static_assert(FORWARD_SHARED >= at_least(ForwardTile::SCRATCH, FORWARD_MAPS * OUT_PLANE), "the tile fits");
+
+__device__ __forceinline__ void convolve_and_pool(
+    const float* x, const float* weight, const float* bias, float* y, unsigned char* passed, float* tile)
+{
+    const int k0 = blockIdx.x % FORWARD_GROUPS * FORWARD_MAPS;
+    const int v0 = blockIdx.x / FORWARD_GROUPS % FORWARD_TILES_W * FORWARD_COLUMNS;
+    const int u0 = blockIdx.x / (FORWARD_GROUPS * FORWARD_TILES_W) % (FORWARD_TILES / FORWARD_TILES_W) * FORWARD_ROWS;
+    const int n = blockIdx.x / (FORWARD_GROUPS * FORWARD_TILES);
+
+    convolve<ForwardTile>(
+        x + n * C * H * W, weight, bias, k0, u0 * STEP_H, v0 * STEP_W, tile, tile, OUT_PLANE, OUT_STRIDE,
+        ForwardTile::ROWS, ForwardTile::COLUMNS);
+    __syncthreads();  // the pre-pool tile is complete before it is pooled
+    for (int i = threadIdx.x; i < FORWARD_MAPS * FORWARD_ROWS * FORWARD_COLUMNS; i += THREADS) {
+        const int column = i % FORWARD_COLUMNS;
+        const int row = i / FORWARD_COLUMNS % FORWARD_ROWS;
+        const int map = i / (FORWARD_COLUMNS * FORWARD_ROWS);
+        if (k0 + map >= K || u0 + row >= U || v0 + column >= V) continue;
+        const int out = ((n * K + k0 + map) * U + u0 + row) * V + v0 + column;
+        const float* window = tile + map * OUT_PLANE + row * STEP_H * OUT_STRIDE + column * STEP_W;
+        y[out] = pool(window, OUT_STRIDE, passed + out * PASSED_BYTES);
+    }
 }

@@ -45,8 +45,8 @@ __device__ __forceinline__ InputPlace input_place(int block)
 
 __device__ __forceinline__ void load_input_filters(float* filters, const float* weight, int k0, int c0)
 {
-    load_filters<INPUT_CHUNK, C * R * S, INPUT_CHANNELS, R * S, CHANNEL_STRIDE>(
-        filters, weight + (k0 * C + c0) * R * S, K - k0, C - c0);
+    load_filters<INPUT_CHUNK, C * STORED, INPUT_CHANNELS, STORED, CHANNEL_STRIDE>(
+        filters, weight + (k0 * C + c0) * STORED, K - k0, C - c0);
 }
 
 // ---- pull: an item is CHANNEL_BLOCK channels x COLUMN_BLOCK neighbours of a row, which gather from the units above
@@ -173,7 +173,8 @@ __device__ __forceinline__ void push_chunk(float* sums, const float* errors, con
             const bool is_mine = item < Push::ITEMS && row >= 0 && row < INPUT_ROWS;
             float sum[CHANNEL_BLOCK][Push::PHASES * Push::STEP] = {};
             if (is_mine) {
-                push_row(sum, errors + unit_row * Push::STRIDE + group * UNIT_BLOCK, filters + r * S * CHANNEL_STRIDE + channel);
+                const float* mine = errors + unit_row * Push::STRIDE + group * UNIT_BLOCK;
+                push_row(sum, mine, filters + r * S * CHANNEL_STRIDE + channel);
             }
 #pragma unroll
             for (int phase = 0; phase < Push::PHASES; ++phase) {
@@ -181,7 +182,8 @@ __device__ __forceinline__ void push_chunk(float* sums, const float* errors, con
 #pragma unroll
                     for (int c = 0; c < CHANNEL_BLOCK; ++c) {
                         float* cells = sums + ((channel + c) * INPUT_ROWS + row) * Push::SUM_STRIDE;
-                        add_run<Push::STEP, Push::STEP>(cells + (group + phase) * Push::STEP, sum[c] + phase * Push::STEP);
+                        cells += (group + phase) * Push::STEP;
+                        add_run<Push::STEP, Push::STEP>(cells, sum[c] + phase * Push::STEP);
                     }
                 }
                 __syncthreads();  // the next phase writes cells of this one

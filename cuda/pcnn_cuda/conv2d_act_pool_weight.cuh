@@ -5,10 +5,10 @@
 #include "conv2d_act_pool_error.cuh"
 
 #if !defined(WEIGHT_MAPS) || !defined(WEIGHT_CHANNELS) || !defined(WEIGHT_ROWS) || !defined(WEIGHT_COLUMNS)
-#error "compile with -DWEIGHT_MAPS= -DWEIGHT_CHANNELS= -DWEIGHT_ROWS= -DWEIGHT_COLUMNS=, a block's tile; the host chooses"
+#error "compile with -DWEIGHT_MAPS= -DWEIGHT_CHANNELS= -DWEIGHT_ROWS= -DWEIGHT_COLUMNS=; the host chooses the tile"
 #endif
 #if !defined(WEIGHT_MAP_BLOCK) || !defined(WEIGHT_CHANNEL_BLOCK) || !defined(WEIGHT_ROW_GROUPS)
-#error "compile with -DWEIGHT_MAP_BLOCK= -DWEIGHT_CHANNEL_BLOCK= -DWEIGHT_ROW_GROUPS=, a thread's share; the host chooses"
+#error "compile with -DWEIGHT_MAP_BLOCK= -DWEIGHT_CHANNEL_BLOCK= -DWEIGHT_ROW_GROUPS=; the host chooses the share"
 #endif
 
 // A block owns the filters of WEIGHT_MAPS maps on WEIGHT_CHANNELS channels and walks over some tiles of the batch, each
@@ -37,7 +37,7 @@ struct Weights {
 };
 static_assert(WEIGHT_MAPS % WEIGHT_MAP_BLOCK == 0, "a block holds whole blocks of maps");
 static_assert(WEIGHT_CHANNELS % WEIGHT_CHANNEL_BLOCK == 0, "a block holds whole blocks of channels");
-static_assert(!RECOMPUTES || WEIGHT_MAPS % ERROR_MAP_BLOCK == 0, "a tile of the convolution holds whole blocks of maps");
+static_assert(!RECOMPUTES || WEIGHT_MAPS % ERROR_MAP_BLOCK == 0, "whole blocks of maps are convolved again");
 
 using WeightSums = float[WEIGHT_MAP_BLOCK][WEIGHT_CHANNEL_BLOCK][S];
 
@@ -61,7 +61,9 @@ __device__ __forceinline__ void add_tile(WeightSums& sum, const float* errors, c
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-                        for (int k = 0; k < WEIGHT_MAP_BLOCK; ++k) sum[k][c][s] += error[k][i] * value[i * STRIDE_W + s];
+                        for (int k = 0; k < WEIGHT_MAP_BLOCK; ++k) {
+                            sum[k][c][s] += error[k][i] * value[i * STRIDE_W + s];
+                        }
                     }
                 }
             }
@@ -88,7 +90,8 @@ __device__ __forceinline__ void write_filters(const WeightSums& sum, float* part
     if (threadIdx.x < Weights::ITEMS) {
 #pragma unroll
         for (int i = 0; i < Weights::SUMS; ++i) {
-            shared[i * Weights::ITEMS + threadIdx.x] = sum[i / (S * WEIGHT_CHANNEL_BLOCK)][i / S % WEIGHT_CHANNEL_BLOCK][i % S];
+            const int c = i / S % WEIGHT_CHANNEL_BLOCK;
+            shared[i * Weights::ITEMS + threadIdx.x] = sum[i / (S * WEIGHT_CHANNEL_BLOCK)][c][i % S];
         }
     }
     __syncthreads();  // all sums are stored before they are joined
@@ -144,4 +147,52 @@ __device__ __forceinline__ void add_up_weights(
         partial[K * C * R * S + k0 + threadIdx.x] = map_sums[threadIdx.x];
     }
     write_filters(sum, partial, k0, c0, shared);
+}
+
+#ifndef SUM_SLICES
+#error "compile with -DSUM_SLICES=<threads that share an element of the splits' sum>; the host chooses it"
+#endif
+
+// Adds up one element of all splits' partial gradients, every SUM_SLICES-th of them.
+__device__ __forceinline__ float add_splits(const float* partials, int element, int slice, int splits)
+{
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int split = slice; split < splits; split += SUM_SLICES) {
+        sum += partials[split * (K * C * R * S + K) + element];
+    }
+    return sum;
+}
+
+// Block -> 32 elements of the gradients, SUM_SLICES threads each. What was folded is unfolded: a stored weight's
+// gradient is the mean of those of the taps that hold it.
+__device__ __forceinline__ void join_splits(
+    const float* partials, float* grad_weight, float* grad_bias, int splits, float* sums)
+{
+    constexpr int COUNT = K * C * STORED;
+    const int lane = threadIdx.x % 32;
+    const int slice = threadIdx.x / 32;
+    const int i = blockIdx.x * 32 + lane;
+    float sum = 0.0f;
+    if (i >= COUNT && i < COUNT + K) sum = add_splits(partials, K * C * R * S + i - COUNT, slice, splits);
+    if (i < COUNT) {
+        const int first = (i / STORED * R + i / S_STORED % R_STORED) * S + i % S_STORED;
+        for (int row = 0; row < FOLD_H; ++row) {
+            for (int column = 0; column < FOLD_W; ++column) {
+                const int shift = row * FOLD_STEP_H * S + column * FOLD_STEP_W;
+                sum += add_splits(partials, first + shift, slice, splits);
+            }
+        }
+        if (FOLD_H * FOLD_W > 1) sum *= 1.0f / (FOLD_H * FOLD_W);
+    }
+    sums[slice * 32 + lane] = sum;
+    __syncthreads();  // every slice is stored before they are joined
+    if (slice != 0 || i >= COUNT + K) return;
+    sum = 0.0f;
+    for (int other = 0; other < SUM_SLICES; ++other) sum += sums[other * 32 + lane];
+    if (i < COUNT) {
+        grad_weight[i] = sum;
+    } else {
+        grad_bias[i - COUNT] = sum;
+    }
 }

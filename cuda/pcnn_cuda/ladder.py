@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers.base import CudaChoice
 from pcnn_bench.network import Layer
-from pcnn_cuda import load_batch
+from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
+from pcnn_cuda.conv2d_act_pool import Conv2dActPool
+from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
 from pcnn_cuda.conv2d_tuned import Conv2dTuned
 from pcnn_cuda.dense import Dense
 from pcnn_cuda.dense_tuned import DenseActivation, DenseTuned
@@ -40,10 +42,11 @@ LAYERS: dict[str, type[Op]] = {
 }
 """The naive op of every kind of layer: what a rung falls back to."""
 
-RUNGS: dict[str, tuple[tuple[tuple[str, ...], type[Op]], ...]] = {
+Table = tuple[tuple[tuple[str, ...], type[Op]], ...]
+RUNGS: dict[str, Table] = {
     "naive": tuple(((kind,), op) for kind, op in LAYERS.items()),
 }
-"""Rung -> (kinds of consecutive layers, op), the first match wins; the last rung is the default."""
+"""Rung -> (kinds of consecutive layers, op), the first that fits wins; the last rung is the default."""
 
 LOSSES_IN_ONE = (
     (("softmax_cross_entropy",), SoftmaxCrossEntropyTuned),
@@ -56,10 +59,13 @@ RUNGS["tuned"] = (
     *RUNGS["naive"],
 )
 
-RUNGS["graph"] = (
+RUNGS["fused"] = (
+    *((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS),
+    *((run, Conv2dActPool) for run in conv2d_act_pool.RUNS),
     *((("dense", kind), DenseActivation) for kind in ("tanh", "relu", "sigmoid")),
     *RUNGS["tuned"],
 )
+RUNGS["graph"] = RUNGS["fused"]
 
 UPDATED_AT_ONCE = frozenset({"graph"})
 """Rungs that update the parameters of all layers in one launch."""
@@ -89,6 +95,8 @@ def resolve_rung(name: str | None) -> str:
 def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> list[Op]:
     """One op for each run of layers, in order; a layer's own ``cuda`` choice wins over these.
 
+    What the first layer of a run chooses holds for the run; one that chooses another rung begins a run of its own.
+
     Raises:
         ConfigError: there is no such rung.
     """
@@ -97,16 +105,34 @@ def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> 
     while first < len(layers):
         choice = layers[first].spec.cuda or CudaChoice()
         table = RUNGS[resolve_rung(choice.rung or rung)]
-        kinds = [layer.kind for layer in layers[first:]]
-        run, op = next((run, op) for run, op in table if tuple(kinds[: len(run)]) == run)
+        end = next(
+            (index for index in range(first + 1, len(layers)) if _chooses(layers[index])), None
+        )
+        run, op = next(_fitting(table, layers[first:end]))
         ops.append(op(layers[first : first + len(run)], choice.backward or direction))
         first += len(run)
     return ops
 
 
+def _chooses(layer: Layer) -> bool:
+    """Whether a layer names its own rung."""
+    return layer.spec.cuda is not None and layer.spec.cuda.rung is not None
+
+
+def _fitting(table: Table, layers: Sequence[Layer]) -> Iterator[tuple[tuple[str, ...], type[Op]]]:
+    """The lines of a rung's table that can cover the first of these layers."""
+    kinds = tuple(layer.kind for layer in layers)
+    for run, op in table:
+        if kinds[: len(run)] == run and op.fits(layers[: len(run)]):
+            yield run, op
+
+
 def kernels_of(rung: str) -> list[str]:
     """Every kernel that a rung can launch, the optimiser's and the loader's included; sorted."""
-    reached = {run: op for run, op in reversed(RUNGS[rung])}  # of equal runs the first wins
-    sources = {Sgd.source} | {f"{op.stem}.cu" for op in reached.values() if not op.is_view}
+    lines = RUNGS[rung]
+    always = {run for run, op in lines if op.fits.__func__ is Op.fits.__func__}  # type: ignore[attr-defined]
+    first = {run: op for run, op in reversed(lines) if run in always}
+    reached = {op for run, op in lines if run not in always or first[run] is op}
+    sources = {Sgd.source} | {f"{op.stem}.cu" for op in reached if not op.is_view}
     sources |= set() if rung in HOST_DATA else {load_batch.SOURCE}
     return sorted(name for source in sources for name in signatures(kernel_text(source)))

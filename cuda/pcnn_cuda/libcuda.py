@@ -14,6 +14,8 @@ _NO_DEVICE = (100, 101)
 """CUDA_ERROR_NO_DEVICE, CUDA_ERROR_INVALID_DEVICE: what an odd CUDA_VISIBLE_DEVICES leads to."""
 _STUB = 34
 """CUDA_ERROR_STUB_LIBRARY: the toolkit's stand-in for linking, not a driver."""
+_FUNCTIONS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName")
+"""What a library must have to be asked for its GPUs."""
 _FAULTS = {
     3: "it could not be initialised; reload the driver or restart the machine",
     802: "the GPUs are not ready yet; on a machine with NVSwitch start nvidia-fabricmanager",
@@ -67,6 +69,12 @@ def inspect() -> GpuStatus:
         return GpuStatus(
             (), None, reason=_with_variable("no NVIDIA driver (libcuda.so.1) is installed")
         )
+    missing = [name for name in _FUNCTIONS if not hasattr(driver, name)]
+    if missing:
+        return GpuStatus(
+            (), None, fault=f"libcuda.so.1 has no {missing[0]}, so that it is no driver: "
+            "install the NVIDIA driver, or take the folder of this file off LD_LIBRARY_PATH",
+        )  # fmt: skip
     cuda = _driver_cuda(driver)
     result = driver.cuInit(0)
     count = ctypes.c_int(0)

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from importlib import metadata, resources
 from pathlib import Path
 
-from pcnn_bench.environment import kernel_cache
+from pcnn_bench.environment import cache_folder
 from pcnn_bench.errors import DeviceError
 from pcnn_cuda.launch import source_files
 
@@ -35,7 +35,7 @@ def package_folder() -> Path:
 
 def cubin_folder() -> Path:
     """Where cubins are kept: in ``$PCNN_BENCH_CACHE``, else in the user's cache folder."""
-    return kernel_cache("cubin")
+    return cache_folder("cubin")
 
 
 def note(text: str) -> None:

@@ -62,6 +62,11 @@ class Op(ABC):
         self.wanted_direction = direction
         self.kernels: Mapping[str, Kernel] = {}
 
+    @classmethod
+    def fits(cls, layers: Sequence[Layer]) -> bool:
+        """Whether the op can cover these layers, which are of its kinds; sizes may be too much for a block."""
+        return True
+
     @property
     def layer(self) -> Layer:
         """The one layer of an op that covers one."""

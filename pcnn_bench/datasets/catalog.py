@@ -66,7 +66,11 @@ def find_entry(set_name: str) -> Entry:
     """
     if set_name in CATALOG:
         return CATALOG[set_name]
-    hint = advice(set_name, CATALOG, f"known sets: {', '.join(CATALOG)}")
+    members = [name for name in CATALOG if name.startswith(f"{set_name}-")]
+    if members:
+        hint = f"choose from {', '.join(members)}"
+    else:
+        hint = advice(set_name, CATALOG, f"known sets: {', '.join(CATALOG)}")
     raise ConfigError(f"data.set: unknown data set {set_name!r}; {hint}")
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from platformdirs import user_cache_path
-
+from pcnn_bench import environment
 from pcnn_bench.datasets.catalog import CATALOG, SYNTHETIC, Entry, find_entry
 from pcnn_bench.errors import DataError
 
@@ -50,7 +49,7 @@ def where(set_name: str) -> list[tuple[Path, bool]]:
 
 def cache_folder(entry: Entry) -> Path:
     """Where a fetched set is kept."""
-    return user_cache_path("pcnn-bench", appauthor=False) / "data" / entry.name
+    return environment.cache_folder("data") / entry.name
 
 
 def locate(entry: Entry, folder: Path | None) -> tuple[Path, list[Path]]:

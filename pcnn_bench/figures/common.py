@@ -137,7 +137,9 @@ def count_range(counts: Iterable[int]) -> str:
 
 def source_line(run: Run) -> str:
     """The end of every caption: which device, data, commit and run."""
-    device = run.text("device", "name") or "device unknown"
+    # run.json has the device null where none was opened: only the baseline ran, on the processor
+    unnamed = "cpu" if run.info.get("device", "") is None else "device unknown"
+    device = run.text("device", "name") or unnamed
     kind = run.text("device", "kind")
     commit = run.text("commit")
     version = run.text("package_version")

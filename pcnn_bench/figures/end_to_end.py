@@ -159,10 +159,12 @@ def _draw_times(axes: Axes, rows: list[Totals]) -> None:
             )
             start += seconds
         ending = "" if row.status == "ok" else f" ({plain(row.status, 12)})"
-        axes.text(start, y - 0.1, f" {_seconds(row.train_s)}{ending}", va="center", weight="bold")
+        # at the end of a bar of three parts a number alone would read as their sum
+        label = f" training {_seconds(row.train_s)}{ending}"
+        axes.text(start, y - 0.1, label, va="center", weight="bold")
         axes.text(0, y + 0.3, _beside(row), size=6.5, color=MUTED, va="center")
     all_ok = all(row.status == "ok" for row in rows)
-    axes.set_xlim(0, longest * (1.3 if all_ok else 1.7))  # room for the number, and for a status
+    axes.set_xlim(0, longest * (1.6 if all_ok else 2.0))  # room for the number, and for a status
     axes.set_xlabel("seconds: training, evaluation (paler), compilation (palest)")
 
 

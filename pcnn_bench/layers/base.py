@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,6 +41,17 @@ def _in_float32(value: float) -> float:
             f"give a number from {FLOAT32_MIN:.5g} to {FLOAT32_MAX:.5g}, the range of float32"
         )
     return value
+
+
+def _visible(name: str | None) -> str | None:
+    """The name, if each of its characters can be seen: others could forge what a terminal shows."""
+    for character in name or "":
+        if unicodedata.category(character).startswith("C"):
+            raise ValueError(
+                f"leave out the character U+{ord(character):04X}, which controls the terminal or"
+                " cannot be seen"
+            )
+    return name
 
 
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_INT)]
@@ -82,7 +94,9 @@ class LayerSpec(Strict):
     is_activation: ClassVar[bool] = False
 
     kind: str
-    name: str | None = Field(default=None, pattern=r"^[^\s+,*/\\]+$", max_length=64)
+    name: Annotated[str | None, AfterValidator(_visible)] = Field(
+        default=None, pattern=r"^[^\s+,*/\\]+$", max_length=64
+    )
     cuda: CudaChoice | None = None
 
     def output_shape(self, x: Shape) -> Shape:

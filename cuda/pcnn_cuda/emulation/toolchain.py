@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -12,13 +13,15 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from pcnn_bench.environment import kernel_cache
+from pcnn_bench.environment import cache_folder
 from pcnn_bench.errors import DeviceError
 
 _COMPILERS = ("g++", "c++", "clang++")
@@ -28,6 +31,10 @@ _ERROR = re.compile(
 )
 _HEADER = re.compile(r"(?:\./)?(?:emulated_cuda|runtime)\.h")
 _USER = re.compile(r"^([^\s:]+\.cuh?:\d+):", re.MULTILINE)
+_SCRATCH = "building-"
+"""How the folders of compilations under way begin."""
+_ABANDONED_S = 86_400.0
+"""A day: no compilation takes as long."""
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -45,15 +52,21 @@ class Compiler:
         Raises:
             DeviceError: there is none, or it does not run.
         """
-        chosen = shlex.split(os.environ.get("CXX", ""))
+        given = os.environ.get("CXX", "")
+        try:
+            chosen = shlex.split(given)
+        except ValueError as error:
+            raise DeviceError(
+                f"no C++ compiler for the emulated device: CXX={given} cannot be read "
+                f"({error}); close the quote, or unset CXX"
+            ) from None
         command = chosen or [name for name in _COMPILERS if shutil.which(name)][:1]
         remedy = "install g++ or run with --engine baseline"
         if not command:
             raise DeviceError(f"no C++ compiler for the emulated device on PATH; {remedy}")
         try:
-            answer = subprocess.run(
-                [*command, "--version"], capture_output=True, text=True, check=True
-            )
+            answer = _execute([*command, "--version"])
+            answer.check_returncode()
         except (OSError, subprocess.CalledProcessError) as error:
             named = f"CXX={shlex.join(command)}" if chosen else command[0]
             raise DeviceError(
@@ -81,7 +94,35 @@ def build(
     Raises:
         DeviceError: the compiler refuses the source, or its result cannot be loaded.
     """
-    folder = _folder()
+    try:
+        return _build_in(_folder(), compiler, name, files, flags, link)
+    except (
+        OSError
+    ):  # a full disk, one that may not be executed from, something else in the file's place
+        pass
+    try:
+        return _build_in(_temporary_folder(), compiler, name, files, flags, link)
+    except OSError as error:
+        raise DeviceError(
+            f"{name}: what {shlex.join(compiler.command)} built cannot be kept or loaded: {error}; "
+            "name a folder that programs may run from with PCNN_BENCH_CACHE"
+        ) from None
+
+
+def _build_in(
+    folder: Path,
+    compiler: Compiler,
+    name: str,
+    files: Mapping[str, str],
+    flags: Sequence[str],
+    link: Sequence[str],
+) -> tuple[Path, ctypes.CDLL]:
+    """Build or find the library in ``folder``, and load it.
+
+    Raises:
+        DeviceError: the compiler refuses the source.
+        OSError: the library cannot be written or loaded there.
+    """
     identity = json.dumps(
         [
             str(
@@ -105,12 +146,7 @@ def build(
         return path, ctypes.CDLL(str(path))
     except OSError:
         _compile(compiler, name, files, flags, link, path)
-    try:
-        return path, ctypes.CDLL(str(path))
-    except OSError as error:
-        raise DeviceError(
-            f"{name}: what {shlex.join(compiler.command)} built does not load: {error}"
-        ) from None
+    return path, ctypes.CDLL(str(path))
 
 
 def source_lines(library: Path, offsets: Sequence[int]) -> list[str]:
@@ -127,11 +163,12 @@ def source_lines(library: Path, offsets: Sequence[int]) -> list[str]:
         *(hex(offset) for offset in offsets),
     ]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        done = _execute(command)
+        done.check_returncode()
     except (OSError, subprocess.CalledProcessError):
         return [f"+{offset:#x}" for offset in offsets]
     found = []
-    for frames in re.split(r"^0x[0-9a-f]+$", answer, flags=re.MULTILINE)[1:]:
+    for frames in re.split(r"^0x[0-9a-f]+$", done.stdout, flags=re.MULTILINE)[1:]:
         ours = [
             frame for frame in frames.split() if not _HEADER.match(frame) and frame[-1].isdigit()
         ]
@@ -148,7 +185,7 @@ def _compile(
     path: Path,
 ) -> None:
     """Build in a folder of our own beside ``path``, then move the result there in one step."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=path.parent) as scratch:
         for file, text in files.items():
             target = Path(scratch, file)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -158,10 +195,10 @@ def _compile(
             [*_FLAGS, *flags, "-I.", "-x", "c++", "-c", name, "-o", "built.o"],
             ["-shared", "-pthread", f"-Wl,-soname,{path.name}", "built.o", *link, "-o", "built.so"],
         ):
-            done = subprocess.run(
-                [*compiler.command, *step], cwd=scratch, capture_output=True, text=True
-            )
+            done = _execute([*compiler.command, *step], cwd=scratch)
             if done.returncode:
+                if os.strerror(errno.ENOSPC) in done.stderr:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path.parent))
                 raise DeviceError(
                     f"{name}: {_first_error(done.stderr)} ({shlex.join(compiler.command)})"
                 )
@@ -174,10 +211,24 @@ def _compile(
 def _is_whole(path: Path) -> bool:
     """Does the file end in the digest of the rest? Loading a truncated library could end the process."""
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
         content = path.read_bytes()
     except OSError:
         return False
     return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]
+
+
+def _execute(command: Sequence[str], cwd: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run to the end, in English so that the messages can be told apart."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C"},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+    )
 
 
 def _first_error(stderr: str) -> str:
@@ -207,13 +258,24 @@ def _cpu() -> str:
 
 def _folder() -> Path:
     """The cache folder, or one that lasts as long as the process if that cannot be written."""
-    folder = kernel_cache("emulated")
+    folder = cache_folder("emulated")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            pass
     except OSError:
         return _temporary_folder()
+    _prune(folder)
+    return folder
+
+
+@cache
+def _prune(folder: Path) -> None:
+    """Remove what compilations that were killed have left there."""
+    for left in folder.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @cache
