@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ def plot(path: Path, *, output: Path | None = None) -> Plotted:
     Raises:
         ResultsError: nothing usable is there, or not one figure could be drawn or written.
     """
+    if output is not None and os.path.isfile(output):
+        raise ResultsError(f"--output: {output} is a file; name a folder")
     results = load_results(path)
     written: list[Path] = []
     notes: list[str] = []

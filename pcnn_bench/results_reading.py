@@ -246,7 +246,7 @@ def _number(
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and least <= value <= sys.float_info.max:  # JSON's integers have no limit
         return float(value)
-    warn(f"{where}.{key}: {value!r} is not a possible value; read as absent")
+    warn(f"{where}.{key}: {value!r:.40} is not a possible value; read as absent")
     return None
 
 

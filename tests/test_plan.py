@@ -131,3 +131,43 @@ def test_a_layer_may_name_its_rung_but_only_one_that_is_built() -> None:
     wrong = _spec("conv2d", out_channels=6, kernel=5, cuda={"rung": "warp"})
     with pytest.raises(ConfigError, match="'warp' is not built; choose one of naive"):
         _plan([wrong, *_lenet()[6:]])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "second"), [(64, "conv2d_act_pool"), (1024, "conv2d_tuned")]
+)
+def test_rung_graph_fuses_a_convolution_only_where_that_pays(batch_size: int, second: str) -> None:
+    network = Network((1, 28, 28), _lenet(), LOSS)
+    plan = Plan(network, rung="graph", batch_size=batch_size, optimizer=OPTIMIZER)
+    ops = {stage.info.layers[0]: stage.op.stem for stage in plan.stages}
+    assert ops["conv2d1"] == "conv2d_act_pool"
+    assert ops["conv2d2"] == second
+
+
+def test_a_layer_that_names_its_rung_begins_a_run_of_its_own() -> None:
+    specs = _lenet()
+    specs[1] = _spec("tanh", cuda={"rung": "naive"})
+    plan = Plan(Network((1, 28, 28), specs, LOSS), rung="fused", batch_size=4, optimizer=OPTIMIZER)
+    assert [stage.info.name for stage in plan.stages][:3] == ["conv2d1", "tanh1", "avgpool2d1"]
+
+
+def test_switching_backward_changes_the_kernels_that_are_launched() -> None:
+    from pcnn_cuda.emulated_device import EmulatedDevice
+    from pcnn_cuda.engine import CudaEngine
+
+    launched = {}
+    for direction in ("push", "pull"):
+        device = EmulatedDevice()
+        specs = [*_lenet()[:5], _spec("flatten"), _spec("dense", out_features=10)]
+        engine = CudaEngine(
+            Network((1, 14, 14), specs, LOSS), batch_size=2, optimizer=OPTIMIZER, device=device,
+            rung="fused", direction=direction,
+        )  # fmt: skip
+        engine.set_batch(np.zeros((2, 1, 14, 14), np.float32), np.zeros(2, np.int32))
+        engine.step()
+        launched[direction] = {name for name in device.launched if "backward" in name}
+        engine.close()
+        device.close()
+    assert launched["push"] != launched["pull"]
+    assert any("push" in name for name in launched["push"] - launched["pull"])
+    assert any("pull" in name for name in launched["pull"] - launched["push"])

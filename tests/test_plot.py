@@ -76,6 +76,12 @@ def test_output_folder_is_used_and_the_runs_are_left_alone(tmp_path: Path) -> No
     assert not list((tmp_path / "results").rglob("figures"))
 
 
+def test_a_file_in_the_place_of_the_output_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResultsError, match=r"^--output: \S+/file is a file; name a folder$"):
+        plot(small_run(tmp_path), output=tmp_path / "file")
+
+
 def test_emulated_ratios_are_not_filed_as_speedups(tmp_path: Path) -> None:
     written, notes, _ = plot(make_run(tmp_path, baseline(stages=FEW), emulated(stages=FEW)))
     assert notes == []

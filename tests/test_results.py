@@ -427,11 +427,14 @@ def test_impossible_numbers_in_run_json_are_absent_with_a_warning(run: Path) -> 
         "compile_s": "1",
         "transfer_s": True,
     }
+    info["engines"][0]["train_images"] = 10**400
     info["engines"][1] = {"engine": "cuda"}
     results = with_run_json(run, json.dumps(info))
     (engine,) = results.runs[0].engines
     assert (engine.train_s, engine.eval_s, engine.compile_s, engine.transfer_s) == (None,) * 4
-    assert sum("engines[0]" in w for w in results.warnings) == 4
+    assert engine.train_images is None
+    assert sum("engines[0]" in w for w in results.warnings) == 5
+    assert max(map(len, results.warnings)) < 300
     assert any("engines[1]: one of" in w for w in results.warnings)
 
 
@@ -439,6 +442,17 @@ def test_impossible_numbers_in_run_json_are_absent_with_a_warning(run: Path) -> 
 def test_engines_of_another_shape_are_left_out(run: Path, engines: object) -> None:
     results = with_run_json(run, json.dumps({"schema": 1, "engines": engines}))
     assert results.runs[0].engines == ()
+
+
+def test_a_current_folder_that_was_removed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ResultsError, match=r"^\.: (no such folder|cannot be read)"):
+        load_results(".")
 
 
 def test_check_that_found_nan_is_not_lost(run: Path) -> None:

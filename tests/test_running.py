@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +364,8 @@ def test_losses_that_differ_end_the_run_before_anything_is_timed(
 def test_losses_that_differ_where_the_baselines_grow_are_called_a_divergence(
     world: World, tmp_path: Path
 ) -> None:
-    growing = chain(repeat(0.5, 4), repeat(50.0))  # a launch takes two
+    # two steps to launch, then six to train and six with permuted sums
+    growing = chain([0.5, 0.5], cycle([0.5, 0.5, 50.0, 50.0, 50.0, 50.0]))
     world.settings["baseline"] = {"loss": lambda count: next(growing)}
     with pytest.raises(DivergedError, match=r"cuda.*grows from 0\.5 to 50 in 6 steps.*; lower"):
         run_quietly(tmp_path)

@@ -67,6 +67,14 @@ RUNGS["fused"] = (
 )
 RUNGS["graph"] = RUNGS["fused"]
 
+FUSING_PAYS_FLOPS = 100_000_000
+"""Products of a batch, forward, up to which fusing a convolution with its activation and pooling pays on an H200.
+
+What fusing saves is launches and the map's way through memory; what it costs is convolving again in backward and
+smaller tiles. Measured with LeNet-5 at batch 64 (both blocks gain) and 1024 (the second loses), and CIFAR-quick at 256
+(the second and third lose). A block that needs no input gradient gained in each.
+"""
+
 UPDATED_AT_ONCE = frozenset({"graph"})
 """Rungs that update the parameters of all layers in one launch."""
 
@@ -92,7 +100,9 @@ def resolve_rung(name: str | None) -> str:
     return name
 
 
-def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> list[Op]:
+def cover(
+    layers: Sequence[Layer], rung: str, direction: Direction = "push", batch_size: int = 1
+) -> list[Op]:
     """One op for each run of layers, in order; a layer's own ``cuda`` choice wins over these.
 
     What the first layer of a run chooses holds for the run; one that chooses another rung begins a run of its own.
@@ -104,7 +114,7 @@ def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> 
     first = 0
     while first < len(layers):
         choice = layers[first].spec.cuda or CudaChoice()
-        table = RUNGS[resolve_rung(choice.rung or rung)]
+        table = _table(resolve_rung(choice.rung or rung), layers[first], batch_size)
         end = next(
             (index for index in range(first + 1, len(layers)) if _chooses(layers[index])), None
         )
@@ -112,6 +122,14 @@ def cover(layers: Sequence[Layer], rung: str, direction: Direction = "push") -> 
         ops.append(op(layers[first : first + len(run)], choice.backward or direction))
         first += len(run)
     return ops
+
+
+def _table(rung: str, layer: Layer, batch_size: int) -> Table:
+    """The lines of a rung; rung ``graph`` takes those of the better rung for this layer."""
+    if rung != "graph" or layer.kind != "conv2d" or not layer.needs_grad_x:
+        return RUNGS[rung]
+    flops = layer.spec.forward_flops(layer.batch_x(batch_size))
+    return RUNGS["fused" if flops <= FUSING_PAYS_FLOPS else "tuned"]
 
 
 def _chooses(layer: Layer) -> bool:

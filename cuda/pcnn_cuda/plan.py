@@ -131,7 +131,7 @@ class Plan:
         self.optimizer = optimizer
         self.static: list[Tensor] = []
         self.arena: list[Tensor] = []
-        self._ops = cover(network.all_layers, rung, direction)
+        self._ops = cover(network.all_layers, rung, direction, batch_size)
         self._overwritable = _overwritable(self._ops)
         self.input = self._keep("", "x", "input", (batch_size, *network.input_shape))
         self.labels = self._keep("", "labels", "input", (batch_size,), "int32")

@@ -137,7 +137,7 @@ def _require_memory(count: int, input_shape: tuple[int, int, int], set_name: str
         raise DataError(
             f"data set {set_name}: {count} images of {' x '.join(map(str, input_shape))} need "
             f"{needed / MEBIBYTE:,.1f} MiB of memory, {available / MEBIBYTE:,.1f} are available; "
-            "lower data.train_count or data.test_count"
+            "lower data.train_count or data.test_count, or make network.input smaller"
         )
 
 
