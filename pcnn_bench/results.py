@@ -219,23 +219,27 @@ class RunFolder:
                 " what was written before is kept"
             ) from error
 
-    def overwrite(self, name: str, text: str) -> None:
-        """Put ``text`` in the place of a file's content; for a disk too full for a second copy.
-
-        The block that the file has is enough for a short text. A reader may meet half of it.
-
-        Raises:
-            OSError: the file is gone, or cannot be written even so.
-        """
-        with open(self.path / name, "r+b") as file:
-            file.write(text.encode("utf-8"))
-            file.truncate()
-            file.flush()
-            os.fsync(file.fileno())
-
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Replace one JSON file; NaN and infinity are refused, since other readers refuse them."""
         self.write_text(name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def force_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """As ``write_json``; where the disk is too full for a second copy, over the first one.
+
+        Without indentation the block that the file has is mostly enough. A reader may meet half of it.
+
+        Raises:
+            ResultsError: the file or the folder is gone, or cannot be written even so.
+        """
+        try:
+            self.write_json(name, content)
+        except ResultsError as refusal:
+            try:
+                with open(self.path / name, "r+b") as file:
+                    file.write(json.dumps(content, allow_nan=False).encode("utf-8"))
+                    file.truncate()
+            except OSError:
+                raise refusal from None
 
     def write_table(self, name: str, rows: Iterable[Row]) -> None:
         """Replace ``name.csv``; the columns are the fields of the table's dataclass."""

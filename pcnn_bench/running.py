@@ -351,17 +351,9 @@ class _Job:
                 contender.status = self.status
             elif contender.status == "interrupted":  # its turn has not come
                 contender.status = "not run"
-        self.write_document()  # first, since it says what the tables are
         with suppress(ResultsError):
+            self.folder.force_json("run.json", self.document())  # it says what the tables are
             self.write()
-
-    def write_document(self) -> None:
-        """Write ``run.json``; without indentation over the old one where the disk is too full for a second."""
-        try:
-            self.folder.write_json("run.json", self.document())
-        except ResultsError:
-            with suppress(OSError):
-                self.folder.overwrite("run.json", json.dumps(self.document(), allow_nan=False))
 
     def write_weights(self, contender: Contender) -> None:
         """Store the parameters as they are now."""

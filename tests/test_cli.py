@@ -464,6 +464,8 @@ def test_data_list_and_where_print_json(capsys: Capture) -> None:
     assert json.loads(capsys.readouterr().out)[0].keys() == {"folder", "is_there"}
     assert call("data", "list") == 0
     assert "mnist-5k" in capsys.readouterr().out
+    assert call("data", "where", "synthetic") == 0
+    assert "made when it is used" in capsys.readouterr().out
 
 
 def test_data_fetch_reports_on_stderr(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,21 +212,39 @@ def test_callers_matplotlib_settings_neither_matter_nor_change(tmp_path: Path) -
     assert found == expected
 
 
-@pytest.mark.parametrize("backend", ["garbage", "module://nope"])
-def test_no_backend_is_asked_for(tmp_path: Path, backend: str) -> None:
-    run = make_run(tmp_path, baseline(epochs=1, stages=((LAYERS[0],),)))
+def drawn_elsewhere(run: Path, **environ: str) -> tuple[str, str]:
+    """stdout and stderr of another process that draws."""
     code = (
         "import sys; from pathlib import Path; from pcnn_bench.plotting import plot;"
-        f"written, notes, _ = plot(Path({str(run)!r}));"
-        "print(len(written), 'matplotlib.pyplot' in sys.modules)"
+        f"files = plot(Path({str(run)!r})).files;"
+        "print(len(files), 'matplotlib.pyplot' in sys.modules)"
     )
-    environment = {**os.environ, "MPLBACKEND": backend, "DISPLAY": ":99"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "DISPLAY": ":99", **environ},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.stdout.strip(), done.stderr) == ("6 False", "")
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("backend", ["garbage", "module://nope"])
+def test_no_backend_is_asked_for(tmp_path: Path, backend: str) -> None:
+    run = make_run(tmp_path, baseline(epochs=1, stages=((LAYERS[0],),)))
+    assert drawn_elsewhere(run, MPLBACKEND=backend) == ("6 False", "")
+
+
+def test_a_home_that_cannot_be_written_is_not_spoken_of(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = make_run(tmp_path, baseline(epochs=1, stages=((LAYERS[0],),)))
+    assert drawn_elsewhere(run, MPLCONFIGDIR=str(tmp_path / "file")) == ("6 False", "")
+
+
+def test_a_run_without_a_device_was_on_the_processor(tmp_path: Path) -> None:
+    for device, words in ((None, "device: cpu"), ({"kind": "gpu", "name": "H200"}, "H200")):
+        info = {"device": device}
+        run = make_run(tmp_path, baseline(epochs=1, stages=FEW), info=info, name=words[-4:].strip())
+        plot(run)
+        assert words in (run / "figures" / "end_to_end.svg").read_text()

@@ -267,14 +267,8 @@ class EmulatedDevice:
             DeviceError: as ``compile``.
         """
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            try:
-                for future in [
-                    pool.submit(self.compile, source, **constants) for source, constants in builds
-                ]:
-                    future.result()
-            except BaseException:
-                pool.shutdown(cancel_futures=True)  # one is wrong or unwanted: the rest need not be
-                raise
+            # map cancels what has not begun when one is wrong or Ctrl-C ends the waiting
+            list(pool.map(lambda build: self.compile(build[0], **build[1]), builds))
 
     def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> DeviceArray:
         """Memory filled with 0xFF (NaN), so that a read of what nobody wrote shows; aligned to 256 bytes.
