@@ -1,6 +1,7 @@
 """The house keeps its shape: one stem in every place, imports in one direction, nothing that shadows other packages."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,3 +122,23 @@ def test_python_files_stay_readable() -> None:
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > 450
     }
     assert not long
+
+
+@pytest.mark.parametrize("package", ["pcnn_bench", "baseline/pcnn_baseline", "cuda/pcnn_cuda"])
+def test_everything_that_runs_is_in_the_wheel(package: str) -> None:
+    """Every folder with Python is a package, and every other file matches what pyproject.toml ships."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    shipped = settings["tool"]["setuptools"]["package-data"]
+    root = ROOT / package
+    patterns = [*shipped["*"], *shipped.get(root.name, [])]
+    files = [
+        path.relative_to(root)
+        for path in root.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert files
+    for path in files:
+        if path.suffix == ".py":
+            assert (root / path.parent / "__init__.py").is_file(), path
+        else:
+            assert any(path.match(pattern) for pattern in patterns), path
