@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include "activation.cuh"
+
 #if !defined(CHANNELS) || !defined(IN_H) || !defined(IN_W) || !defined(MAPS) || !defined(OUT_H) || !defined(OUT_W)
 #error "compile with -DCHANNELS= -DIN_H= -DIN_W= -DMAPS= -DOUT_H= -DOUT_W=; the host takes them from the layers"
 #endif
@@ -25,8 +27,8 @@
 #if !defined(POOLED_H) || !defined(POOLED_W) || !defined(MAX_POOL)
 #error "compile with -DPOOLED_H= -DPOOLED_W= -DMAX_POOL=; the host takes them from the layers"
 #endif
-#if !defined(ACTIVATION) || !defined(ACTIVATE_CELLS) || !defined(PASSED_BYTES) || !defined(THREADS)
-#error "compile with -DACTIVATION= -DACTIVATE_CELLS= -DPASSED_BYTES= -DTHREADS=; the host takes or chooses them"
+#if !defined(ACTIVATE_CELLS) || !defined(PASSED_BYTES) || !defined(THREADS)
+#error "compile with -DACTIVATE_CELLS= -DPASSED_BYTES= -DTHREADS=; the host takes or chooses them"
 #endif
 
 constexpr int C = CHANNELS, H = IN_H, W = IN_W, K = MAPS, P = OUT_H, Q = OUT_W, U = POOLED_H, V = POOLED_W;
@@ -35,7 +37,6 @@ constexpr int R = KERNEL_H, S = KERNEL_W;
 constexpr int R_STORED = R - (FOLD_H - 1) * FOLD_STEP_H, S_STORED = S - (FOLD_W - 1) * FOLD_STEP_W;
 constexpr int STORED = R_STORED * S_STORED;
 constexpr int CELLS = SIZE_H * SIZE_W;
-enum { NONE, TANH, RELU, SIGMOID };
 constexpr bool KEEPS_SIGNS = ACTIVATE_CELLS && ACTIVATION == RELU;
 constexpr bool RECOMPUTES = ACTIVATE_CELLS && ACTIVATION != RELU;  // backward convolves again for the derivatives
 constexpr int LONGEST_COPY = 12;  // taps of a row up to which a thread keeps the cells they share in registers
@@ -50,14 +51,6 @@ __host__ __device__ constexpr int turns(int total) { return (total + THREADS - 1
 __host__ __device__ constexpr int row_stride(int columns)
 {
     return round_up(columns, 4) / 4 % 2 == 1 ? round_up(columns, 4) : round_up(columns, 4) + 4;
-}
-
-__device__ __forceinline__ float activate(float x)
-{
-    if (ACTIVATION == TANH) return tanhf(x);
-    if (ACTIVATION == RELU) return x > 0.0f || x != x ? x : 0.0f;
-    if (ACTIVATION == SIGMOID) return 1.0f / (1.0f + expf(-x));
-    return x;
 }
 
 // The derivative, from the activation's result.

@@ -18,24 +18,15 @@
 // Idea       the bias is the weight of a feature that is always 1, so its gradient is one more column of the weights';
 //            both gradients in one launch, since neither waits for the other
 
+#include "activation.cuh"
 #include "matrix_tile.cuh"
 
-#if !defined(FEATURES) || !defined(UNITS) || !defined(ACTIVATION)
-#error "compile with -DFEATURES= -DUNITS= -DACTIVATION=; the host takes them from the layers"
+#if !defined(FEATURES) || !defined(UNITS)
+#error "compile with -DFEATURES= -DUNITS=; the host takes them from the layer"
 #endif
 #if !defined(FORWARD_DEPTH) || !defined(INPUT_DEPTH) || !defined(WEIGHT_DEPTH)
 #error "compile with -DFORWARD_DEPTH= -DINPUT_DEPTH= -DWEIGHT_DEPTH=; the host takes them from dense_tuned.py"
 #endif
-
-enum { NONE, TANH, RELU, SIGMOID };
-
-__device__ __forceinline__ float activate(float x)
-{
-    if (ACTIVATION == TANH) return tanhf(x);
-    if (ACTIVATION == RELU) return x > 0.0f || x != x ? x : 0.0f;
-    if (ACTIVATION == SIGMOID) return 1.0f / (1.0f + expf(-x));
-    return x;
-}
 
 __device__ __forceinline__ float error_of(float grad_y, float y)
 {

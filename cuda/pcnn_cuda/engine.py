@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Phase, Probe, Stage, StageClock
+from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.errors import DataError, DeviceMemoryError
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
@@ -21,8 +22,6 @@ from pcnn_cuda.op import Direction, Tensors
 from pcnn_cuda.plan import UPDATE_NAME, Plan, PlannedStage, Tensor, View
 from pcnn_cuda.probe import StageLaunches, launch_all, probe
 from pcnn_cuda.sgd import Sgd
-
-MEBIBYTE = 1 << 20
 
 
 class CudaEngine:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
+from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
 from pcnn_cuda.cuda_graph import CudaGraph
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GpuStatus", "PycudaDevice", "probe_gpu", "require_pycuda"]
 
-MEBIBYTE = 1 << 20
 
 _Key = tuple[str, tuple[tuple[str, int], ...]]
 """A source and its constants."""
