@@ -18,7 +18,7 @@ from pcnn_cuda.conv2d_act_pool_backward_tiles import BackwardTiles, choose_backw
 from pcnn_cuda.conv2d_act_pool_tiles import ForwardTile, Pair, Sizes, ceil_div, choose_forward
 from pcnn_cuda.device import BoundLaunch, DeviceArray
 from pcnn_cuda.launch import WARP_THREADS, Launch
-from pcnn_cuda.op import Direction, Op, Tensors
+from pcnn_cuda.op import Direction, Op, PartialSums, Tensors
 
 ACTIVATIONS = ("", "tanh", "relu", "sigmoid")
 """In the order of the enum in conv2d_act_pool.cuh."""
@@ -160,21 +160,30 @@ class Conv2dActPool(Op):
         partials, splits = t.workspace["partials"], tiles.weight.splits(n)
         inputs = n * tiles.input.blocks if t.grad_x else 0
         blocks = inputs + splits * tiles.weight.groups
-        sums = Launch(
-            (ceil_div(self.layers[0].parameter_count, WARP_THREADS), 1, 1),
-            (WARP_THREADS * SUM_SLICES, 1, 1),
-        )
         return [
             self.kernels[f"{self.stem}_backward_{self.wanted_direction}"].bind(
                 self._launch(blocks, tiles.shared),
                 grad_y=t.grad_y, y=t.y, passed=self._passed(t), x=t.x, **t.parameters,
                 grad_x=t.grad_x or partials,  # without blocks for it, nothing is written there
                 partials=partials, N=n, INPUTS=inputs, SPLITS=splits,
-            ),
+            )
+        ]  # fmt: skip
+
+    def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
+        """The splits' gradients of all filters."""
+        splits = self.backward_tiles.weight.splits(n)
+        assert t.gradient is not None
+        return [PartialSums(t.workspace["partials"], splits, t.gradient)]
+
+    def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """partials -> grad_weight, grad_bias."""
+        blocks = ceil_div(self.layers[0].parameter_count, WARP_THREADS)
+        return [
             self.kernels[f"{self.stem}_backward_sum"].bind(
-                sums, partials=partials, SPLITS=splits,
+                Launch((blocks, 1, 1), (WARP_THREADS * SUM_SLICES, 1, 1)),
+                partials=t.workspace["partials"], SPLITS=self.backward_tiles.weight.splits(n),
                 grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
-            ),
+            )
         ]  # fmt: skip
 
     def _launch(self, blocks: int, shared: int) -> Launch:

@@ -11,7 +11,7 @@ from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.network import Layer, Network
 from pcnn_cuda.conv2d_act_pool import ACTIVATIONS, Conv2dActPool
 from pcnn_cuda.conv2d_act_pool_tiles import Pair
-from pcnn_cuda.op import Direction
+from pcnn_cuda.op import Direction, PartialSums, Tensors
 
 RUNS = (
     *(("conv2d", "avgpool2d", activation) for activation in ACTIVATIONS[1:]),
@@ -43,6 +43,10 @@ class Conv2dAvgPoolFolded(Conv2dActPool):
             size=Pair(1, 1),
             step=Pair(1, 1),
         )
+
+    def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
+        """None: what was folded is unfolded as it is added up."""
+        return []
 
     @classmethod
     def fits(cls, layers: Sequence[Layer]) -> bool:

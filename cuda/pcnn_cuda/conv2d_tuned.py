@@ -22,7 +22,7 @@ from pcnn_cuda.conv2d_tiles import (
 )
 from pcnn_cuda.device import BoundLaunch
 from pcnn_cuda.launch import WARP_THREADS, Launch
-from pcnn_cuda.op import Direction, Tensors
+from pcnn_cuda.op import Direction, PartialSums, Tensors
 
 WANTED_BLOCKS = 528
 """Of the weight gradient: four for each multiprocessor of an H200; smaller GPUs take them in turns."""
@@ -34,6 +34,7 @@ class Conv2dTuned(Conv2d):
     """Device twin of ``pcnn_baseline.conv2d``; a kernel or stride beyond ``MAX_EDGE`` is left to ``conv2d.cu``."""
 
     stem = "conv2d_tuned"
+    has_aside = True
 
     def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
         super().__init__(layers, direction)
@@ -90,36 +91,56 @@ class Conv2dTuned(Conv2d):
         ]
 
     def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
-        """grad_y (N, K, P, Q) -> grad_weight, grad_bias and, where needed, grad_x (N, C, H, W)."""
+        """grad_y (N, K, P, Q) -> where needed, grad_x (N, C, H, W)."""
         if not self.is_tiled:
             return super().backward(n, t)
+        assert t.grad_y is not None
+        if t.grad_x is None:
+            return []
+        return [
+            self.kernels["conv2d_tuned_backward_input"].bind(
+                _launch(self._input_tile, self.transposed, n),
+                grad_y=t.grad_y, weight=t.parameters["weight"], grad_x=t.grad_x, N=n,
+            )
+        ]  # fmt: skip
+
+    def backward_aside(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """grad_y (N, K, P, Q) -> partial."""
+        if not self.is_tiled:
+            return super().backward_aside(n, t)
         assert t.grad_y is not None
         slice_size, slice_count = self.slices(n)
         threads = self.weight_tile.threads(self.geometry.kernel[0])
         tiles = self.weight_tile.tile_count(self.geometry)
-        partial = t.workspace["partial"]
-        launches = [
+        return [
             self.kernels["conv2d_tuned_backward_weight"].bind(
                 Launch((slice_count, tiles, 1), (threads, 1, 1)),
-                x=t.x, grad_y=t.grad_y, partial=partial, N=n, slice_size=slice_size,
-            ),
+                x=t.x, grad_y=t.grad_y, partial=t.workspace["partial"], N=n, slice_size=slice_size,
+            )
+        ]  # fmt: skip
+
+    def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
+        """The slices' gradients of all filters."""
+        if not self.is_tiled:
+            return super().partial_sums(n, t)
+        assert t.gradient is not None
+        return [PartialSums(t.workspace["partial"], self.slices(n)[1], t.gradient)]
+
+    def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """partial -> grad_weight, grad_bias."""
+        if not self.is_tiled:
+            return super().add_up(n, t)
+        return [
             self.kernels["conv2d_tuned_backward_sum"].bind(
                 Launch(
                     (ceil(self.layer.parameter_count / WARP_THREADS), 1, 1),
                     (WARP_THREADS * SUM_GROUPS, 1, 1),
                 ),
-                partial=partial, grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
-                slice_count=slice_count,
-            ),
+                partial=t.workspace["partial"],
+                grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
+                slice_count=self.slices(n)[1],
+            )
         ]  # fmt: skip
-        if t.grad_x is not None:
-            launches.append(
-                self.kernels["conv2d_tuned_backward_input"].bind(
-                    _launch(self._input_tile, self.transposed, n),
-                    grad_y=t.grad_y, weight=t.parameters["weight"], grad_x=t.grad_x, N=n,
-                )
-            )  # fmt: skip
-        return launches
 
     def work(self, n: int) -> dict[StagePhase, Work]:
         """The layer's own, and the slices' sums written and read."""

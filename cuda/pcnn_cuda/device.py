@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal, Protocol
@@ -69,6 +69,24 @@ class BoundLaunch(Protocol):
     def rebind(self, **arguments: Argument) -> None:
         """Replace these arguments for the calls that follow; same checks as ``bind``."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Launches that wait for those before them in their section, and for which only the next section waits."""
+
+    launches: tuple[BoundLaunch, ...]
+
+
+Section = Sequence[BoundLaunch | Aside]
+"""A part of a recording; the next one begins when all of it is done."""
+
+
+def in_order(sections: Sequence[Section]) -> Iterator[BoundLaunch]:
+    """Every launch, for a device that runs one at a time."""
+    for section in sections:
+        for each in section:
+            yield from each.launches if isinstance(each, Aside) else (each,)
 
 
 class Kernel(Protocol):
@@ -166,8 +184,10 @@ class Device(Protocol):
         """Queue setting every byte; 0xFF makes every float a NaN."""
         ...
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> Replay:
+    def capture(self, sections: Sequence[Section]) -> Replay:
         """Record these launches, with the arguments they have now, so that all are queued by one call.
+
+        A device that runs one launch at a time runs them in order.
 
         Raises:
             DeviceError: the device cannot.

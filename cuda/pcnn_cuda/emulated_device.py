@@ -23,7 +23,16 @@ import numpy.typing as npt
 
 from pcnn_bench import environment
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
-from pcnn_cuda.device import Argument, BoundLaunch, DeviceArray, Event, HostArray, check_arguments
+from pcnn_cuda.device import (
+    Argument,
+    BoundLaunch,
+    DeviceArray,
+    Event,
+    HostArray,
+    Section,
+    check_arguments,
+    in_order,
+)
 from pcnn_cuda.emulation.reports import Report, describe_reports
 from pcnn_cuda.emulation.runtime import KernelLibrary, LaunchRecord, Region, Runtime
 from pcnn_cuda.launch import Launch, Parameter, kernel_text, signatures
@@ -331,9 +340,9 @@ class EmulatedDevice:
         """Microseconds of wall time between two events."""
         return (cast(_HostEvent, stop).time_ns - cast(_HostEvent, start).time_ns) / 1e3
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> EmulatedReplay:
+    def capture(self, sections: Sequence[Section]) -> EmulatedReplay:
         """The launches themselves, to be run one after another."""
-        return EmulatedReplay(tuple(launches))
+        return EmulatedReplay(tuple(in_order(sections)))
 
     def stall(self, time_us: float) -> None:
         """Nothing to hold back: every call has ended when it returns."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Phase, Probe, Stage, StageClock
-from pcnn_bench.environment import MEBIBYTE
+from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Probe, Stage, StageClock
 from pcnn_bench.errors import DataError, DeviceMemoryError
+from pcnn_bench.layers.base import FLOAT_BYTES
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
+from pcnn_cuda.capacity import refusal
 from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Replay
 from pcnn_cuda.event_clock import EventClock
 from pcnn_cuda.ladder import CAPTURED, HOST_DATA, resolve_rung
 from pcnn_cuda.load_batch import LoadBatch
-from pcnn_cuda.op import Direction, Tensors
+from pcnn_cuda.op import Direction, PartialSums, Tensors
 from pcnn_cuda.plan import UPDATE_NAME, Plan, PlannedStage, Tensor, View
-from pcnn_cuda.probe import StageLaunches, launch_all, probe
-from pcnn_cuda.sgd import Sgd
+from pcnn_cuda.probe import probe
+from pcnn_cuda.sgd import Sgd, join_table
+from pcnn_cuda.step import StageLaunches, Step, launch_all, launch_timed
 
 
 class CudaEngine:
@@ -70,14 +73,16 @@ class CudaEngine:
         self._driver_free_before = device.free_bytes()[0]
         self._memory = self._allocate()
         self._tensors = {stage.info.name: self._resolve(stage) for stage in self.plan.stages}
-        self._update_all: list[BoundLaunch] = []
+        self._spans: list[View] = []
         if self.plan.update:
-            spans = [self.plan.span(name) for name in ("parameters", "gradients", "velocity")]
-            self._update_all = self._update(*spans)
-            for span in spans:  # the padding between layers is updated too, and must hold numbers
+            self._spans = [self.plan.span(name) for name in ("parameters", "gradients", "velocity")]
+            for (
+                span
+            ) in self._spans:  # the padding between layers is updated too, and must hold numbers
                 device.fill(self._array(span), 0)
-        self._replays: dict[tuple[int, int], Replay] = {}
-        self._launches: dict[int, list[StageLaunches]] = {}
+        self._replays: dict[tuple[int, int, int], Replay] = {}
+        self._steps: dict[int, Step] = {}
+        self._tables: list[DeviceArray] = []
         self._losses = self._array(_whole(self.plan.losses))
         self._predictions = self._array(_whole(self.plan.predictions))
         self._loss_count = 0
@@ -96,6 +101,7 @@ class CudaEngine:
         self._restart_history()
         self.set_learning_rate(optimizer.learning_rate)
         self.load_parameters(network.initial_parameters(seed=0))
+        self._bind(batch_size)
 
     # Setting up
 
@@ -119,23 +125,11 @@ class CudaEngine:
         """
         free, total = self._device.free_bytes()
         if self.plan.byte_count > free:
-            raise DeviceMemoryError(self._refusal(free, total))
+            raise DeviceMemoryError(refusal(self.plan, free, total))
         try:
             return self._device.empty((self.plan.byte_count,), "uint8")
         except DeviceMemoryError as error:
-            raise DeviceMemoryError(f"{self._refusal(free, total)} ({error})") from error
-
-    def _refusal(self, free: int, total: int) -> str:
-        """What the plan needs, what needs most of it, and what would fit."""
-        largest = max(self.plan.tensors(), key=lambda tensor: tensor.byte_count)
-        fits = largest_batch(self.plan, min(free, self.plan.byte_count - 1))
-        remedy = f"the largest batch_size that fits is {fits}" if fits else "no batch_size fits"
-        return (
-            f"out of device memory: batch_size {self.batch_size} needs "
-            f"{self.plan.byte_count / MEBIBYTE:.1f} MiB, of which layer "
-            f"{largest.stage or 'input'} needs {largest.byte_count / MEBIBYTE:.1f} for "
-            f"{largest.name}; {free / MEBIBYTE:.1f} of {total / MEBIBYTE:.1f} MiB are free; {remedy}"
-        )
+            raise DeviceMemoryError(f"{refusal(self.plan, free, total)} ({error})") from error
 
     def _array(self, view: View) -> DeviceArray:
         """A view's place in the allocation."""
@@ -160,39 +154,63 @@ class CudaEngine:
             predictions=self._array(_whole(predictions)) if stage.is_loss else None,
             history=self._array(_whole(self.plan.losses)),
             first=self._array(_whole(self.plan.first)),
+            parameter=self._array(_whole(stage.parameter)) if stage.parameter else None,
+            gradient=self._array(_whole(stage.gradient)) if stage.gradient else None,
             parameters=arrays(stage.parameters),
             gradients=arrays(stage.gradients),
             saved=arrays(stage.saved),
             workspace=arrays(stage.workspace),
         )
 
-    def _bind(self, n: int) -> list[StageLaunches]:
+    def _bind(self, n: int) -> Step:
         """The launches for batches of n images, bound once."""
-        if n not in self._launches:
-            self._launches[n] = [self._bind_stage(stage, n) for stage in self.plan.stages]
-        return self._launches[n]
+        if n not in self._steps:
+            self._steps[n] = self._bind_stages(self.plan.stages, n)
+        return self._steps[n]
+
+    def _bind_stages(self, planned: Sequence[PlannedStage], n: int) -> Step:
+        """The launches of some stages for n images, and those of the update of all layers."""
+        stages = [self._bind_stage(stage, n) for stage in planned]
+        if not self._spans:
+            return Step(stages)
+        sums = [
+            each
+            for stage in planned
+            if stage.needs_backward
+            for each in stage.op.partial_sums(n, self._tensors[stage.info.name])
+        ]
+        return Step(stages, self._update(self._spans, sums))
 
     def _bind_stage(self, stage: PlannedStage, n: int) -> StageLaunches:
         """The launches of one stage for n images."""
         tensors = self._tensors[stage.info.name]
         update: list[BoundLaunch] = []
         if stage.parameter and stage.gradient and stage.velocity and not self.plan.updates_at_once:
-            update = self._update(*map(_whole, (stage.parameter, stage.gradient, stage.velocity)))
-        return StageLaunches(
-            stage,
-            stage.op.forward(n, tensors),
-            stage.op.backward(n, tensors) if stage.needs_backward else [],
-            update,
-        )
+            update = self._update(
+                [_whole(stage.parameter), _whole(stage.gradient), _whole(stage.velocity)]
+            )
+        op = stage.op
+        launches = StageLaunches(stage, op.forward(n, tensors), [], [], update)
+        if stage.needs_backward:
+            launches.backward = op.backward(n, tensors)
+            launches.aside = op.backward_aside(n, tensors)
+            if not self._spans or not op.partial_sums(n, tensors):
+                launches.aside += op.add_up(n, tensors)
+        return launches
 
-    def _update(self, parameter: View, gradient: View, velocity: View) -> list[BoundLaunch]:
-        """The launches that move these parameters."""
-        return self._sgd.update(
-            parameter=self._array(parameter),
-            grad=self._array(gradient),
-            velocity=self._array(velocity),
-            learning_rate=self._array(_whole(self.plan.learning_rate)),
-        )
+    def _update(self, views: Sequence[View], sums: Sequence[PartialSums] = ()) -> list[BoundLaunch]:
+        """The launches that complete these sums and move parameters; views of them, gradients, velocity."""
+        parameter, grad, velocity = map(self._array, views)
+        arrays = {"parameter": parameter, "grad": grad, "velocity": velocity}
+        arrays["learning_rate"] = self._array(_whole(self.plan.learning_rate))
+        if not sums:
+            return self._sgd.update(**arrays)
+        memory = replace(self._memory, shape=(self._memory.size // FLOAT_BYTES,), dtype="float32")
+        rows = join_table(sums, memory=memory, grad=grad)
+        table = self._device.empty(rows.shape, "int32")
+        self._tables.append(table)
+        self._device.copy_in(table, rows)
+        return self._sgd.update_joined(memory=memory, table=table, sums=sums, **arrays)
 
     # Parameters
 
@@ -245,7 +263,7 @@ class CudaEngine:
         self._device.copy_in(self._array(View(targets, (n,))), labels)
         self._n = n
         if self.resident:
-            self.resident.is_source = False
+            self.resident.is_source = self.resident.is_ahead = False
         self.transfer_s += time.perf_counter() - start
 
     def step(self, clock: StageClock | None = None) -> None:
@@ -253,52 +271,37 @@ class CudaEngine:
         source = self.resident if self.resident and self.resident.is_source else None
         if source:
             self._n = source.next_count()
-        stages = self._bind(self._n)
-        self._next_losses(stages[-1])
+        step = self._bind(self._n)
+        self._next_losses(step.stages[-1])
         if clock is None and self.rung in CAPTURED:
-            self._replay()
-        else:
-            if source:
-                _launch_timed(clock, WHOLE_STEP, "transfer", source.gather(self._n))
-            self._pass(stages, clock)
-            if self.resident:
-                launch_all(self.resident.advance(self._n))
+            self._replay(step)
+            return
+        if source:
+            launch_timed(clock, WHOLE_STEP, "transfer", source.gather(self._n))
+        step.launch(clock)
+        if self.resident:
+            launch_all(self.resident.advance(self._n))
+            self.resident.is_ahead = False
         if source:
             source.take(self._n)
 
-    def _replay(self) -> None:
-        """The whole step as one; recorded when it first comes."""
-        assert self.resident is not None
-        key = (self._n, self.resident.state)
+    def _replay(self, step: Step) -> None:
+        """The whole step as one, and the next batch brought on its way; recorded when it first comes."""
+        resident, n = self.resident, self._n
+        assert resident is not None
+        next_count = 0
+        if resident.is_source:
+            if not resident.is_ahead:
+                launch_all(resident.gather(n))
+            resident.take(n)
+            next_count = resident.next_count()
+        key = (n, next_count, resident.state)
         if key not in self._replays:
-            launches = self.resident.gather(self._n) if self.resident.is_source else []
-            stages = self._bind(self._n)
-            launches += [launch for stage in stages for launch in stage.forward]
-            launches += [launch for stage in reversed(stages) for launch in stage.backward]
-            launches += [launch for stage in stages for launch in stage.update]
-            launches += self._update_all
-            launches += self.resident.advance(self._n)
-            self._replays[key] = self._device.capture(launches)
+            gather_next = resident.gather(next_count) if next_count else []
+            sections = step.sections(resident.advance(n), gather_next)
+            self._replays[key] = self._device.capture(sections)
         self._replays[key]()
-
-    def _pass(self, stages: list[StageLaunches], clock: StageClock | None) -> None:
-        """Every phase of every stage."""
-        if clock is None:
-            for stage in stages:
-                launch_all(stage.forward)
-            for stage in reversed(stages):
-                launch_all(stage.backward)
-            for stage in stages:
-                launch_all(stage.update)
-            launch_all(self._update_all)
-            return
-        for stage in stages:
-            _launch_timed(clock, stage.stage.info.name, "forward", stage.forward)
-        for stage in reversed(stages):
-            _launch_timed(clock, stage.stage.info.name, "backward", stage.backward)
-        for stage in stages:
-            _launch_timed(clock, stage.stage.info.name, "update", stage.update)
-        _launch_timed(clock, UPDATE_NAME, "update", self._update_all)
+        resident.is_ahead = resident.is_source
 
     def _next_losses(self, loss: StageLaunches) -> None:
         """Point the loss at the next free places of the history; fetch the history when it is full."""
@@ -333,10 +336,10 @@ class CudaEngine:
     def evaluate(self, x: Floats, labels: Labels) -> tuple[Floats, Labels]:
         """x (n, C, H, W) -> losses (n,) and predicted classes (n,); parameters and history stay."""
         self.set_batch(x, labels)
-        stages = self._bind(self._n)
-        self._next_losses(stages[-1])
+        step = self._bind(self._n)
+        self._next_losses(step.stages[-1])
         self._loss_count -= self._n  # the places are used for a moment, then given back
-        for stage in stages:
+        for stage in step.stages:
             launch_all(stage.forward)
         losses = self._device.copy_out(self._losses.view((self._n,), first=self._loss_count))
         predictions = self._device.copy_out(self._predictions.view((self._n,)))
@@ -358,9 +361,11 @@ class CudaEngine:
         parameters = {**self.parameters(), **self._full_names(planned, given.parameters)}
         self.load_parameters(parameters)
         self._restart_history()
-        launches = self._bind_stage(planned, len(given.x))
-        if planned.parameter and self.plan.update:
-            launches.update = self._update_all
+        if self.resident:
+            self.resident.is_ahead = False
+        step = self._bind_stages([planned], len(given.x))
+        (launches,) = step.stages
+        launches.update = launches.update or step.update
         results = probe(self._device, launches, self._tensors[stage], given)
         self.load_parameters(parameters)
         return results
@@ -381,6 +386,7 @@ class CudaEngine:
         rows = self.plan.memory()
         rows.append(MemoryUse("peak", WHOLE_STEP, "allocated", self._memory.byte_count))
         rows += self.resident.memory() if self.resident else []
+        rows += [MemoryUse("workspace", UPDATE_NAME, "joins", t.byte_count) for t in self._tables]
         if self.device == "gpu":
             taken = self._driver_free_before - self._device.free_bytes()[0]
             rows.append(MemoryUse("peak", WHOLE_STEP, "driver", taken))
@@ -388,7 +394,7 @@ class CudaEngine:
 
     def close(self) -> None:
         """Free everything; the device stays open."""
-        self._launches.clear()
+        self._steps.clear()
         for replay in self._replays.values():
             replay.close()
         self._replays.clear()
@@ -396,7 +402,8 @@ class CudaEngine:
             self.resident.close()
         if not self._is_closed:
             self._is_closed = True
-            self._device.free(self._memory)
+            for array in (self._memory, *self._tables):
+                self._device.free(array)
 
 
 def _whole(tensor: Tensor) -> View:
@@ -413,35 +420,3 @@ def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:
         if not stage.op.is_view
     }
     return [(source, dict(constants)) for source, constants in sorted(sources)] + [(Sgd.source, {})]
-
-
-def largest_batch(plan: Plan, free_bytes: int) -> int:
-    """The largest batch size whose plan needs at most ``free_bytes``; 0 if none does."""
-
-    def fits(batch_size: int) -> bool:
-        smaller = Plan(
-            plan.network,
-            rung=plan.rung,
-            batch_size=batch_size,
-            optimizer=plan.optimizer,
-            direction=plan.direction,
-            history_images=plan.history_images,
-        )
-        return smaller.byte_count <= free_bytes
-
-    low, high = 0, plan.batch_size
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _launch_timed(
-    clock: StageClock | None, stage: str, phase: Phase, launches: list[BoundLaunch]
-) -> None:
-    """Launch, inside a span if there is a clock; a phase without launches has none."""
-    if clock is None:
-        launch_all(launches)
-    elif launches:
-        with clock.span(stage, phase):
-            launch_all(launches)

@@ -2,8 +2,8 @@
 //
 // Computes   with i = order[position[0] + n]:
 //            x[n,c,m] = value[c, images[i,c,m]]   label[n] = labels[i]
-//            and when the step is over, position[0] += TAKEN, or 0 once the order is used up, and first[0] += N:
-//            the place of the next losses in the history
+//            and when the losses are in their place, position[0] += TAKEN, or 0 once the order is used up, and
+//            first[0] += N: the place of the next losses in the history
 // Shapes     images (I,C,M) uint8, M = H*W   labels (I)   order (COUNT)   value (C,256)   x (N,C,M)   label (N)
 //            position, first (1); float32, int32 where not uint8; contiguous
 // Launch     gather: one thread an element of x, launch.linear(N*C*M); advance: launch.ONE_THREAD

@@ -40,6 +40,8 @@ class LoadBatch:
         self._done = 0
         self.is_source = False
         """Whether the next step takes its batch from here."""
+        self.is_ahead = False
+        """Whether the next batch is in its place already."""
 
     def keep(self, data: ResidentData) -> None:
         """Bring the training set to the device, in its own order.
@@ -73,7 +75,7 @@ class LoadBatch:
         self._device.copy_in(self._arrays["order"].view((len(order),)), order)
         self._device.fill(self._position, 0)
         self._count, self._done = len(order), 0
-        self.is_source = True
+        self.is_source, self.is_ahead = True, False
 
     @property
     def state(self) -> int:
@@ -116,6 +118,7 @@ class LoadBatch:
         for launch in [*self.gather(n), *self.advance(n)]:
             launch()
         self.take(n)
+        self.is_ahead = False
         x, label = self._device.copy_out(self._x)[:n], self._device.copy_out(self._label)[:n]
         return np.asarray(x, np.float32), np.asarray(label, np.int32)
 

@@ -20,6 +20,7 @@ Direction = Literal["push", "pull"]
 class Tensors:
     """The arrays of one stage, sized for the largest batch; an op takes the first n images of each.
 
+    ``parameter`` is all ``parameters`` side by side, in their order, as ``gradient`` is all ``gradients``.
     ``y`` of a loss is its losses; ``history`` holds those of many steps, ``first`` (1,) the place of the next ones.
     ``grad_x`` is None where no input gradient is needed, ``grad_y`` where nothing comes back. Arrays that the op
     asked for with ``saved`` and ``workspace`` are under these names.
@@ -33,10 +34,24 @@ class Tensors:
     predictions: DeviceArray | None = None
     history: DeviceArray | None = None
     first: DeviceArray | None = None
+    parameter: DeviceArray | None = None
+    gradient: DeviceArray | None = None
     parameters: Mapping[str, DeviceArray] = field(default_factory=dict)
     gradients: Mapping[str, DeviceArray] = field(default_factory=dict)
     saved: Mapping[str, DeviceArray] = field(default_factory=dict)
     workspace: Mapping[str, DeviceArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSums:
+    """A gradient that backward leaves as the sums of ``split_count`` parts of the batch.
+
+    ``partials`` (split_count, count); ``gradient`` (count): everything the stage owns, or a part that lies together.
+    """
+
+    partials: DeviceArray
+    split_count: int
+    gradient: DeviceArray
 
 
 class Op(ABC):
@@ -53,6 +68,9 @@ class Op(ABC):
     """y may overwrite x, and grad_x may overwrite grad_y."""
     backward_reads_x: ClassVar[bool] = False
     backward_reads_y: ClassVar[bool] = False
+
+    has_aside: ClassVar[bool] = False
+    """Backward has launches that may run beside those of the layers below: see ``backward_aside``."""
 
     forward_writes_grad_x: ClassVar[bool] = False
     """A loss that computes its gradient at once; backward launches nothing."""
@@ -111,7 +129,22 @@ class Op(ABC):
 
     @abstractmethod
     def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
-        """The launches that compute grad_x (unless None) and the parameters' gradients for n images."""
+        """The launches that compute grad_x (unless None) and the parameters' gradients for n images.
+
+        Gradients may be left to ``backward_aside``; or as parts, to be summed by ``add_up`` or by the update.
+        """
+
+    def backward_aside(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """The launches that compute gradients alone: they may run beside the backward of the layers below."""
+        return []
+
+    def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
+        """The sums over splits that an update of all layers at once can do on its way."""
+        return []
+
+    def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
+        """The launches that complete the gradients where the update does not."""
+        return []
 
     def work(self, n: int) -> dict[StagePhase, Work]:
         """What forward and backward execute for n images; phases without a launch are left out.

@@ -15,7 +15,7 @@ from pcnn_bench.layers import Shape
 from pcnn_bench.layers.base import FLOAT_BYTES
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
-from pcnn_cuda.ladder import UPDATED_AT_ONCE, cover
+from pcnn_cuda.ladder import CAPTURED, UPDATED_AT_ONCE, cover
 from pcnn_cuda.launch import MAX_INDEX
 from pcnn_cuda.op import Direction, Op
 from pcnn_cuda.sgd import Sgd
@@ -105,8 +105,9 @@ class PlannedStage:
 class Plan:
     """The stages of a network under a rung, and one allocation that holds every tensor.
 
-    Steps count the passes of a training step: stage i runs forward in step i and backward in step 2S - 1 - i, S stages.
-    Tensors whose lives do not meet share memory. The losses of ``history_images`` images, an epoch's, are kept.
+    Steps count the passes of a training step: stage i runs forward in step i and backward in step 2S - 1 - i, S stages;
+    the update is step 2S. Tensors whose lives do not meet share memory; what a recorded step may read beside the passes
+    that follow lives until the last of them. The losses of ``history_images`` images, an epoch's, are kept.
 
     Raises:
         ConfigError: a rung that is not built.
@@ -291,6 +292,12 @@ class Plan:
             kept_from_forward += [stage.y] if op.backward_reads_y else []
             for view in kept + kept_from_forward:
                 view.tensor.use(backward)
+            if op.has_aside and self.rung in CAPTURED:
+                for view in (*kept, *kept_from_forward, *stage.workspace.values()):
+                    view.tensor.use(last)
+            if self.updates_at_once:
+                for view in stage.workspace.values():
+                    view.tensor.use(last + 1)
             for view in kept_from_forward:
                 if view.tensor.category == "workspace":
                     view.tensor.category = "activations"

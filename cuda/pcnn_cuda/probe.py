@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pcnn_bench.engine import Probe
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, HostArray
+from pcnn_cuda.device import Device, DeviceArray, HostArray
 from pcnn_cuda.op import Tensors
-from pcnn_cuda.plan import PlannedStage
+from pcnn_cuda.step import StageLaunches, launch_all
 
 NAN_BYTE = 0xFF
 """Four of them are a NaN, so an element that no thread writes shows."""
-
-
-@dataclass(slots=True)
-class StageLaunches:
-    """The launches of one stage for one batch size."""
-
-    stage: PlannedStage
-    forward: list[BoundLaunch]
-    backward: list[BoundLaunch]
-    update: list[BoundLaunch]
-
-
-def launch_all(launches: Sequence[BoundLaunch]) -> None:
-    """Queue them in order."""
-    for launch in launches:
-        launch()
 
 
 def probe(
@@ -59,14 +42,14 @@ def probe(
         _spoil(device, [*gradients, *t.workspace.values()])
         if t.grad_y and given.grad_y is not None:
             device.copy_in(_first(t.grad_y, n), given.grad_y)
-        launch_all(launches.backward)
+        launch_all([*launches.backward, *launches.aside])
         if t.grad_x:
             results["grad_x"] = device.copy_out(_first(t.grad_x, n))
         written += _written_beyond(device, gradients, n)
-        for name, array in t.gradients.items():
-            results[f"grad_{name}"] = device.copy_out(array)
         for _ in range(2):
             launch_all(launches.update)
+        for name, array in t.gradients.items():  # the update may be what completes them
+            results[f"grad_{name}"] = device.copy_out(array)
         for name, array in t.parameters.items():
             results[name] = device.copy_out(array)
     results["beyond_batch"] = np.array(written)

@@ -17,7 +17,7 @@ from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
 from pcnn_cuda.cuda_graph import CudaGraph
-from pcnn_cuda.device import BoundLaunch, DeviceArray, Event, HostArray
+from pcnn_cuda.device import Aside, DeviceArray, Event, HostArray, Section
 from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.libcuda import GpuStatus, probe_gpu
 from pcnn_cuda.pycuda_kernel import PycudaKernel, one_line
@@ -72,6 +72,7 @@ class PycudaDevice:
         self._events: list[drv.Event] = []
         self._context: drv.Context | None = None
         self._stream: drv.Stream | None = None
+        self._side_streams: list[drv.Stream] = []
         self._pushed = False
         # A context that is still open when the process ends aborts it, after all the work is done.
         atexit.register(self.close)
@@ -291,13 +292,27 @@ class PycudaDevice:
         with self._failing():
             return last.raw.time_since(first.raw) * 1e3  # the driver counts milliseconds
 
-    def capture(self, launches: Sequence[BoundLaunch]) -> CudaGraph:
-        """Record these launches as a CUDA graph.
+    def capture(self, sections: Sequence[Section]) -> CudaGraph:
+        """Record these launches as a CUDA graph, those aside on streams of their own.
 
         Raises:
             DeviceError: cuda-bindings is missing, or the driver refuses.
         """
-        return CudaGraph(self.stream.handle, launches)
+        import pycuda.driver as drv
+
+        wanted = max(sum(isinstance(each, Aside) for each in section) for section in sections)
+        while len(self._side_streams) < wanted:
+            self._side_streams.append(drv.Stream())  # none is made while something is recorded
+        return CudaGraph(self.stream.handle, sections, self._on_side_stream)
+
+    @contextmanager
+    def _on_side_stream(self, number: int) -> Iterator[int]:
+        """Queue on another stream than the device's for a while; its handle."""
+        main, self._stream = self._stream, self._side_streams[number]
+        try:
+            yield self.stream.handle
+        finally:
+            self._stream = main
 
     def take_compile_s(self) -> float:
         """Host seconds spent compiling and loading kernels since this was last asked."""
@@ -375,6 +390,7 @@ class PycudaDevice:
         self._kernels.clear()
         self._events.clear()
         self._stream = None
+        self._side_streams.clear()
         if self._pushed:
             # After a failed kernel this may fail too; detaching then clears PyCUDA's stack.
             with suppress(self.failure):
