@@ -1,6 +1,7 @@
 """Rung `fused`: convolution, activation and pooling in one kernel, for every combination and on random shapes."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_bench.verify import verify
 from pcnn_cuda import ladder
-from pcnn_cuda.conv2d_act_pool import ACTIVATIONS, POOLINGS, RUNS, Conv2dActPool
+from pcnn_cuda.conv2d_act_pool import ACTIVATIONS, POOLINGS, RUNS, Conv2dActPool, Conv2dActPoolKept
 from pcnn_cuda.conv2d_avgpool_folded import RUNS as FOLDED_RUNS
 from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
 from pcnn_cuda.emulated_device import EmulatedDevice
@@ -119,6 +120,19 @@ def _plan(specs: Sequence[LayerSpec], x_shape: Shape, rung: str = "fused", **opt
 
 
 # ---- results
+
+
+@pytest.mark.slow
+def test_every_combination_is_right_with_the_derivatives_kept(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = (*((run, Conv2dActPoolKept) for run in RUNS), *ladder.RUNGS["naive"])
+    monkeypatch.setitem(ladder.RUNGS, "fused", kept)
+    cases = [case for case in _combinations() if case.specs[-1].kind == "avgpool2d"]
+    assert not verify(None, device=device, rung="fused", cases=cases).mismatches
+    means = [Conv2dActPoolKept(Network(case.x_shape, case.specs, None).layers) for case in cases]
+    assert {op.passed_bytes == 4 * prod(op.sizes.size) for op in means} == {True, False}
+    assert not any(op.sizes.recomputes for op in means)
 
 
 @pytest.mark.slow
@@ -465,8 +479,13 @@ FAULT_CASES = {
                     _spec("relu"), _spec("avgpool2d", size=[2, 3]), n=3),
     "again": _chain((2, 7, 9), {"out_channels": 3, "kernel": 3, "padding": 1}, _spec("sigmoid"),
                     _spec("avgpool2d", size=2), n=3),
+    "kept": _chain((2, 7, 9), {"out_channels": 3, "kernel": 3, "padding": 1}, _spec("tanh"),
+                   _spec("avgpool2d", size=[3, 2], stride=[2, 1]), n=3),
     "ties": _chain((1, 6, 6), {"out_channels": 2, "kernel": 1}, _spec("maxpool2d", size=3), n=2),
-    "gaps": _chain((2, 8, 9), {"out_channels": 3, "kernel": 2}, _spec("tanh"), _spec("maxpool2d", size=1, stride=2)),
+    "gaps": _chain((2, 8, 9), {"out_channels": 3, "kernel": 2}, _spec("avgpool2d", size=[1, 3], stride=2),
+                   _spec("tanh")),
+    "straddling": _chain((1, 34, 31), {"out_channels": 3, "kernel": 3, "stride": 1}, _spec("maxpool2d", size=3),
+                         _spec("relu"), n=3),
     "folded": FOLDED_CASES[2],
     "split": _chain((1, 33, 29), {"out_channels": 9, "kernel": 3, "padding": 1}, _spec("relu"), n=3),
 }  # fmt: skip
@@ -478,9 +497,11 @@ def test_there_are_enough_faults_and_each_has_its_name() -> None:
 
 
 def _table_for(fault: dict[str, Any]) -> tuple[tuple[tuple[str, ...], type[Op]], ...]:
-    op, runs = (
-        (Conv2dAvgPoolFolded, FOLDED_RUNS) if fault["case"] == "folded" else (Conv2dActPool, RUNS)
-    )
+    ops: dict[str, tuple[type[Op], tuple[tuple[str, ...], ...]]] = {
+        "folded": (Conv2dAvgPoolFolded, FOLDED_RUNS),
+        "kept": (Conv2dActPoolKept, RUNS),
+    }
+    op, runs = ops.get(fault["case"], (Conv2dActPool, RUNS))
     return (*((run, op) for run in runs), *ladder.RUNGS["naive"])
 
 

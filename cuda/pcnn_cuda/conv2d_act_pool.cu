@@ -5,7 +5,7 @@
 //            y[n,k,u,v] = act(max of window), act(mean of window) or mean of act(window); the window of z at
 //              (u*STEP_H, v*STEP_W), SIZE_H x SIZE_W cells
 //            passed[n,k,u,v]: max: the position of the maximum, low byte first; mean of ReLU: a bit a cell, set if
-//              z > 0; else nothing
+//              z > 0; mean of another activation: nothing, and z is convolved again, or a float a cell, the derivative
 //            error[n,k,p,q] = dloss/dz from grad_y; then
 //            grad_x[n,c,h,w]      = sum over k,r,s of error[n,k,p,q] weight[k,c,r,s]
 //            grad_weight[k,c,r,s] = sum over n,p,q of error[n,k,p,q] x[n,c,h,w]

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "activation.cuh"
+#include "async_copy.cuh"
 
 #if !defined(CHANNELS) || !defined(IN_H) || !defined(IN_W) || !defined(MAPS) || !defined(OUT_H) || !defined(OUT_W)
 #error "compile with -DCHANNELS= -DIN_H= -DIN_W= -DMAPS= -DOUT_H= -DOUT_W=; the host takes them from the layers"
@@ -38,7 +39,10 @@ constexpr int R_STORED = R - (FOLD_H - 1) * FOLD_STEP_H, S_STORED = S - (FOLD_W 
 constexpr int STORED = R_STORED * S_STORED;
 constexpr int CELLS = SIZE_H * SIZE_W;
 constexpr bool KEEPS_SIGNS = ACTIVATE_CELLS && ACTIVATION == RELU;
-constexpr bool RECOMPUTES = ACTIVATE_CELLS && ACTIVATION != RELU;  // backward convolves again for the derivatives
+// The derivatives at a window's cells, which backward needs otherwise, lie in `passed` or are convolved again.
+constexpr bool KEEPS_SLOPES = ACTIVATE_CELLS && ACTIVATION != RELU && PASSED_BYTES > 0;
+constexpr bool RECOMPUTES = ACTIVATE_CELLS && ACTIVATION != RELU && PASSED_BYTES == 0;
+static_assert(!KEEPS_SLOPES || PASSED_BYTES == 4 * CELLS, "a float a cell");
 constexpr int LONGEST_COPY = 12;  // taps of a row up to which a thread keeps the cells they share in registers
 
 __host__ __device__ constexpr int round_up(int value, int unit) { return (value + unit - 1) / unit * unit; }
@@ -98,10 +102,10 @@ __device__ __forceinline__ void add_run(float* to, const float* values)
     }
 }
 
-// COUNT channels from c0 on, ROWS x STRIDE cells of each from (top, left) on; zero where there is no image. Four loads
-// are on their way before the first arrives.
+// COUNT channels from c0 on, ROWS x STRIDE cells of each from (top, left) on; zero where there is no image. The cells
+// are there after wait_for_copies() and a barrier.
 template <int COUNT, int ROWS, int STRIDE, int PLANE>
-__device__ __forceinline__ void load_image(float* tile, const float* image, int c0, int top, int left)
+__device__ __forceinline__ void fetch_image(float* tile, const float* image, int c0, int top, int left)
 {
     constexpr int TOTAL = COUNT * ROWS * STRIDE;
 #pragma unroll 4
@@ -113,8 +117,8 @@ __device__ __forceinline__ void load_image(float* tile, const float* image, int 
         const int h = top + row;
         const int w = left + column;
         const bool is_there = i < TOTAL && c0 + c < C && h >= 0 && h < H && w >= 0 && w < W;
-        const float value = is_there ? image[((c0 + c) * H + h) * W + w] : 0.0f;
-        if (i < TOTAL) tile[c * PLANE + row * STRIDE + column] = value;
+        const float* cell = is_there ? image + ((c0 + c) * H + h) * W + w : image;
+        if (i < TOTAL) copy_async(tile + c * PLANE + row * STRIDE + column, cell, is_there);
     }
 }
 
@@ -135,9 +139,10 @@ __device__ __forceinline__ float tap_of(const float* filter, int r, int s)
 }
 
 // Filters of OUTER channels or maps, transposed so that the other of the two runs fastest: tile[outer, r, s][inner].
-// Lanes take 4 inner x 8 taps: whole sectors are read, and with STRIDE an odd number of float4 no two hit one bank.
+// Lanes take 4 inner x 8 taps: whole sectors are read, and with STRIDE an odd number of float4 no two hit one bank. The
+// filters are there after wait_for_copies() and a barrier.
 template <int OUTER, int OUTER_STEP, int INNER, int INNER_STEP, int STRIDE>
-__device__ __forceinline__ void load_filters(float* tile, const float* filters, int outer_count, int inner_count)
+__device__ __forceinline__ void fetch_filters(float* tile, const float* filters, int outer_count, int inner_count)
 {
     constexpr int TAPS = OUTER * R * S;
     constexpr int TOTAL = round_up(INNER, 4) * TAPS;
@@ -149,7 +154,12 @@ __device__ __forceinline__ void load_filters(float* tile, const float* filters, 
         const int outer = tap / (R * S);
         const bool is_there = i < TOTAL && outer < outer_count && inner < inner_count;
         const float* filter = filters + outer * OUTER_STEP + inner * INNER_STEP;
-        const float value = is_there ? tap_of(filter, tap / S % R, tap % S) : 0.0f;
-        if (i < TOTAL) tile[tap * STRIDE + inner] = value;
+        float* place = tile + tap * STRIDE + inner;
+        if (i >= TOTAL) continue;
+        if (FOLD_H * FOLD_W == 1) {
+            copy_async(place, is_there ? filter + tap % (R * S) : filters, is_there);
+        } else {
+            *place = is_there ? tap_of(filter, tap / S % R, tap % S) : 0.0f;
+        }
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pcnn_bench.engine import StagePhase, Work
 from pcnn_bench.errors import DeviceError
@@ -40,6 +40,9 @@ class Conv2dActPool(Op):
     """
 
     stem = "conv2d_act_pool"
+    sum_kernel = "conv2d_act_pool_backward_sum"
+    keeps_slopes: ClassVar[bool] = False
+    """Whether the mean of another activation leaves the derivative at each cell instead."""
     backward_reads_x = True
     backward_reads_y = True
 
@@ -60,7 +63,7 @@ class Conv2dActPool(Op):
             Pair(*after[-1].y_shape[1:]),
             Pair(*conv.spec.kernel), Pair(*conv.spec.stride), Pair(*conv.spec.padding),
             Pair(*(pool.size if pool else (1, 1))), Pair(*(pool.stride if pool else (1, 1))),
-            self._activates_cells and not self._keeps_signs,
+            self._activates_cells and not self._keeps_signs and not self.keeps_slopes,
         )  # fmt: skip
 
     @classmethod
@@ -95,11 +98,13 @@ class Conv2dActPool(Op):
 
     @property
     def passed_bytes(self) -> int:
-        """What forward leaves of each window: the position of its maximum, or a bit a cell."""
+        """What forward leaves of each window: the position of its maximum, or a bit or a float a cell."""
         cells = prod(self.sizes.size)
         if self._is_max:
             return ceil_div((cells - 1).bit_length(), 8)
-        return ceil_div(cells, 8) if self._keeps_signs else 0
+        if self._keeps_signs:
+            return ceil_div(cells, 8)
+        return FLOAT_BYTES * cells if self._activates_cells and self.keeps_slopes else 0
 
     def constants(self) -> dict[str, int]:
         """The layers' sizes, all but N, and the tiles."""
@@ -217,11 +222,18 @@ class Conv2dActPool(Op):
         }
 
 
+class Conv2dActPoolKept(Conv2dActPool):
+    """The same, for a card on which writing and reading a derivative takes less time than convolving again."""
+
+    keeps_slopes = True
+
+
 def __getattr__(name: str) -> tuple[dict[str, int], ...]:
     """``EXAMPLE_CONSTANTS``, what ``conv2d_act_pool.cu`` is test-compiled with; choosing tiles takes a second."""
     if name != "EXAMPLE_CONSTANTS":
         raise AttributeError(name)
-    return tuple(_example(*each).constants() for each in _EXAMPLES)
+    kept = _example(*_EXAMPLES[0], kind=Conv2dActPoolKept)
+    return (*(_example(*each).constants() for each in _EXAMPLES), kept.constants())
 
 
 _EXAMPLES: tuple[tuple[Shape, Direction, tuple[dict[str, object], ...]], ...] = (
@@ -238,10 +250,13 @@ _EXAMPLES: tuple[tuple[Shape, Direction, tuple[dict[str, object], ...]], ...] = 
 
 
 def _example(
-    x_shape: Shape, direction: Direction, arguments: Sequence[dict[str, object]]
+    x_shape: Shape,
+    direction: Direction,
+    arguments: Sequence[dict[str, object]],
+    kind: type[Conv2dActPool] = Conv2dActPool,
 ) -> Conv2dActPool:
     specs = [
         SPECS[str(each.get("kind", "conv2d"))].model_validate({"kind": "conv2d", **each})
         for each in arguments
     ]
-    return Conv2dActPool(Network(x_shape, specs, None).layers, direction)
+    return kind(Network(x_shape, specs, None).layers, direction)

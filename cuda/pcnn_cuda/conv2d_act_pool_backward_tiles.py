@@ -34,8 +34,8 @@ from pcnn_cuda.conv2d_act_pool_tiles import (
 
 MAX_SUMS = 48
 """Sums that a thread keeps in registers."""
-TARGET_BLOCKS = 2 * MULTIPROCESSORS
-"""Blocks that share the filters' gradient."""
+TARGET_BLOCKS = 3 * MULTIPROCESSORS
+"""Blocks that share the filters' gradient: what registers let be on the card at once, since each mostly waits."""
 ERROR_ISSUES = 30
 """Making an error from its windows."""
 BLOCKS_AGAIN = (Block(4, 4), Block(2, 4), Block(4, 2), Block(2, 2), Block(1, 4), Block(1, 1))

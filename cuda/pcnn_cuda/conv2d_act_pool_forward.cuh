@@ -64,10 +64,11 @@ __device__ __forceinline__ void convolve(
         float sum[T::MAP_BLOCK][T::PIXEL_BLOCK] = {};
         for (int c0 = 0; c0 < C; c0 += T::CHUNK) {
             __syncthreads();  // nobody still reads what was in the scratch memory
-            load_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
+            fetch_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
                 scratch, image, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
-            load_filters<T::CHUNK, STORED, T::COUNT, C * STORED, T::FILTER_STRIDE>(
+            fetch_filters<T::CHUNK, STORED, T::COUNT, C * STORED, T::FILTER_STRIDE>(
                 filters, weight + (k0 * C + c0) * STORED, C - c0, K - k0);
+            wait_for_copies();
             __syncthreads();  // the chunk is complete before anyone reads it
             if (item < T::ITEMS) {
                 add_channels<T>(sum, scratch + row * STRIDE_H * T::IN_STRIDE + column * STRIDE_W, filters + map);
@@ -105,7 +106,9 @@ __device__ __forceinline__ float pool(const float* window, int stride, unsigned 
                 }
                 continue;
             }
-            result += ACTIVATE_CELLS ? activate(value) : value;
+            const float activated = ACTIVATE_CELLS ? activate(value) : value;
+            result += activated;
+            if (KEEPS_SLOPES) reinterpret_cast<float*>(passed)[cell] = slope(activated);
             if (!KEEPS_SIGNS) continue;
             if (value > 0.0f) signs |= 1u << cell % 8;
             if (cell % 8 == 7 || cell == CELLS - 1) {

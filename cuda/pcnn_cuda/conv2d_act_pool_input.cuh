@@ -43,9 +43,9 @@ __device__ __forceinline__ InputPlace input_place(int block)
     return at;
 }
 
-__device__ __forceinline__ void load_input_filters(float* filters, const float* weight, int k0, int c0)
+__device__ __forceinline__ void fetch_input_filters(float* filters, const float* weight, int k0, int c0)
 {
-    load_filters<INPUT_CHUNK, C * STORED, INPUT_CHANNELS, STORED, CHANNEL_STRIDE>(
+    fetch_filters<INPUT_CHUNK, C * STORED, INPUT_CHANNELS, STORED, CHANNEL_STRIDE>(
         filters, weight + (k0 * C + c0) * STORED, K - k0, C - c0);
 }
 
@@ -100,9 +100,12 @@ __device__ __forceinline__ void pull_input(int block, const Above& above, float*
 
     float sum[CHANNEL_BLOCK][COLUMN_BLOCK] = {};
     for (int k0 = 0; k0 < K; k0 += INPUT_CHUNK) {
+        __syncthreads();  // nobody still reads the errors and filters before
+        if (!RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
         make_errors<INPUT_CHUNK, UNIT_ROWS, UNIT_COLUMNS, Pull::STRIDE>(
             errors, above, at.n, k0, at.h0 / STRIDE_H + FIRST_P, at.w0 / STRIDE_W + FIRST_Q, filters);
-        load_input_filters(filters, above.weight, k0, at.c0);
+        if (RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
+        wait_for_copies();
         __syncthreads();  // the filters are complete before anyone reads them
         if (item < Pull::ITEMS) pull_chunk(sum, errors + group * Pull::STEP, filters + channel, row);
     }
@@ -203,9 +206,12 @@ __device__ __forceinline__ void push_input(int block, const Above& above, float*
 
     for (int i = threadIdx.x; i < Push::SUMS; i += THREADS) sums[i] = 0.0f;
     for (int k0 = 0; k0 < K; k0 += INPUT_CHUNK) {
+        __syncthreads();  // nobody still reads the errors and filters before
+        if (!RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
         make_errors<INPUT_CHUNK, Push::ROWS, Push::COLUMNS, Push::STRIDE>(
             errors, above, at.n, k0, p0, q0, filters);
-        load_input_filters(filters, above.weight, k0, at.c0);
+        if (RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
+        wait_for_copies();
         __syncthreads();  // the filters are complete before anyone reads them
         push_chunk(sums, errors, filters, p0 * STRIDE_H - PAD_H - at.h0);
     }

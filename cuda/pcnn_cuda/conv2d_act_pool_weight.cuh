@@ -131,11 +131,17 @@ __device__ __forceinline__ void add_up_weights(
         const int n = tile / Weights::TILES;
         const int p0 = tile / Weights::TILES_W % (Weights::TILES / Weights::TILES_W) * WEIGHT_ROWS;
         const int q0 = tile % Weights::TILES_W * WEIGHT_COLUMNS;
+        const auto fetch_inputs = [&] {
+            fetch_image<WEIGHT_CHANNELS, Weights::IN_ROWS, Weights::IN_STRIDE, Weights::PLANE>(
+                inputs, above.x + n * C * H * W, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
+        };
+        __syncthreads();  // nobody still reads the errors and inputs before
+        if (!RECOMPUTES) fetch_inputs();
         make_errors<WEIGHT_MAPS, WEIGHT_ROWS, WEIGHT_COLUMNS, Weights::ERROR_STRIDE>(
             errors, above, n, k0, p0, q0, inputs);
-        load_image<WEIGHT_CHANNELS, Weights::IN_ROWS, Weights::IN_STRIDE, Weights::PLANE>(
-            inputs, above.x + n * C * H * W, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
+        if (RECOMPUTES) fetch_inputs();
         add_maps(map_sums, errors);
+        wait_for_copies();
         __syncthreads();  // the inputs are complete before anyone reads them
         if (threadIdx.x < Weights::ITEMS) {
             const float* cells = inputs + line / R * Weights::PLANE + line % R * Weights::IN_STRIDE;

@@ -28,6 +28,7 @@ class Conv2dAvgPoolFolded(Conv2dActPool):
     """
 
     stem = "conv2d_avgpool_folded"
+    sum_kernel = ""
 
     def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
         super().__init__(layers, direction)

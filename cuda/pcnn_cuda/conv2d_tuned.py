@@ -34,7 +34,7 @@ class Conv2dTuned(Conv2d):
     """Device twin of ``pcnn_baseline.conv2d``; a kernel or stride beyond ``MAX_EDGE`` is left to ``conv2d.cu``."""
 
     stem = "conv2d_tuned"
-    has_aside = True
+    sum_kernel = "conv2d_tuned_backward_sum"
 
     def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
         super().__init__(layers, direction)
@@ -91,33 +91,27 @@ class Conv2dTuned(Conv2d):
         ]
 
     def backward(self, n: int, t: Tensors) -> list[BoundLaunch]:
-        """grad_y (N, K, P, Q) -> where needed, grad_x (N, C, H, W)."""
+        """grad_y (N, K, P, Q) -> partial and, where needed, grad_x (N, C, H, W)."""
         if not self.is_tiled:
             return super().backward(n, t)
-        assert t.grad_y is not None
-        if t.grad_x is None:
-            return []
-        return [
-            self.kernels["conv2d_tuned_backward_input"].bind(
-                _launch(self._input_tile, self.transposed, n),
-                grad_y=t.grad_y, weight=t.parameters["weight"], grad_x=t.grad_x, N=n,
-            )
-        ]  # fmt: skip
-
-    def backward_aside(self, n: int, t: Tensors) -> list[BoundLaunch]:
-        """grad_y (N, K, P, Q) -> partial."""
-        if not self.is_tiled:
-            return super().backward_aside(n, t)
         assert t.grad_y is not None
         slice_size, slice_count = self.slices(n)
         threads = self.weight_tile.threads(self.geometry.kernel[0])
         tiles = self.weight_tile.tile_count(self.geometry)
-        return [
+        launches = [
             self.kernels["conv2d_tuned_backward_weight"].bind(
                 Launch((slice_count, tiles, 1), (threads, 1, 1)),
                 x=t.x, grad_y=t.grad_y, partial=t.workspace["partial"], N=n, slice_size=slice_size,
             )
         ]  # fmt: skip
+        if t.grad_x is not None:
+            launches.append(
+                self.kernels["conv2d_tuned_backward_input"].bind(
+                    _launch(self._input_tile, self.transposed, n),
+                    grad_y=t.grad_y, weight=t.parameters["weight"], grad_x=t.grad_x, N=n,
+                )
+            )  # fmt: skip
+        return launches
 
     def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
         """The slices' gradients of all filters."""
@@ -131,7 +125,7 @@ class Conv2dTuned(Conv2d):
         if not self.is_tiled:
             return super().add_up(n, t)
         return [
-            self.kernels["conv2d_tuned_backward_sum"].bind(
+            self.kernels[self.sum_kernel].bind(
                 Launch(
                     (ceil(self.layer.parameter_count / WARP_THREADS), 1, 1),
                     (WARP_THREADS * SUM_GROUPS, 1, 1),

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from pcnn_bench.errors import DeviceError
 from pcnn_cuda.device import Aside, Section
 
-SideStream = Callable[[int], AbstractContextManager[int]]
-"""Number -> a context in which launches go to the side stream of this number; it gives the stream's handle."""
+
+class Queue(Protocol):
+    """What a recording needs of its device: where launches go, and other streams that they may go to meanwhile."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream that everything is queued on."""
+        ...
+
+    @stream.setter
+    def stream(self, stream: Any) -> None: ...
+
+    @property
+    def side_streams(self) -> Sequence[Any]:
+        """Streams that are made beforehand, since none may be made while something is recorded."""
+        ...
 
 
 class CudaGraph:
@@ -20,12 +34,10 @@ class CudaGraph:
         DeviceError: the bindings are missing, or the driver refuses; one line.
     """
 
-    def __init__(
-        self, stream_handle: int, sections: Sequence[Section], on_side_stream: SideStream
-    ) -> None:
+    def __init__(self, queue: Queue, sections: Sequence[Section]) -> None:
         self._driver = driver = _bindings()
-        self._stream = driver.CUstream(stream_handle)
-        self._on_side_stream = on_side_stream
+        self._queue = queue
+        self._stream = driver.CUstream(queue.stream.handle)
         self._events: list[Any] = []
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         _done(driver.cuStreamBeginCapture(self._stream, mode))
@@ -49,14 +61,23 @@ class CudaGraph:
                 each()
                 continue
             fork = self._event(self._stream)
-            with self._on_side_stream(len(joins)) as handle:
-                side = self._driver.CUstream(handle)
+            with self._on_side_stream(len(joins)) as side:
                 _done(self._driver.cuStreamWaitEvent(side, fork, 0))
                 for launch in each.launches:
                     launch()
                 joins.append(self._event(side))
         for join in joins:
             _done(self._driver.cuStreamWaitEvent(self._stream, join, 0))
+
+    @contextmanager
+    def _on_side_stream(self, number: int) -> Iterator[Any]:
+        """Launches go to another stream for a while; more of them than there are take turns."""
+        main, others = self._queue.stream, self._queue.side_streams
+        self._queue.stream = others[number % len(others)]
+        try:
+            yield self._driver.CUstream(self._queue.stream.handle)
+        finally:
+            self._queue.stream = main
 
     def _event(self, stream: Any) -> Any:
         """An event recorded here and now: in a recording, a node that others may wait for."""

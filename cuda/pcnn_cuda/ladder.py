@@ -10,7 +10,7 @@ from pcnn_bench.network import Layer
 from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
-from pcnn_cuda.conv2d_act_pool import Conv2dActPool
+from pcnn_cuda.conv2d_act_pool import Conv2dActPool, Conv2dActPoolKept
 from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
 from pcnn_cuda.conv2d_tuned import Conv2dTuned
 from pcnn_cuda.dense import Dense
@@ -22,7 +22,7 @@ from pcnn_cuda.mean_squared_error import MeanSquaredError
 from pcnn_cuda.mean_squared_error_tuned import MeanSquaredErrorTuned
 from pcnn_cuda.op import Direction, Op
 from pcnn_cuda.relu import Relu
-from pcnn_cuda.sgd import Sgd
+from pcnn_cuda.sgd import JOINED_KERNEL, Sgd
 from pcnn_cuda.sigmoid import Sigmoid
 from pcnn_cuda.softmax_cross_entropy import SoftmaxCrossEntropy
 from pcnn_cuda.softmax_cross_entropy_tuned import SoftmaxCrossEntropyTuned
@@ -65,7 +65,11 @@ RUNGS["fused"] = (
     *((("dense", kind), DenseActivation) for kind in ("tanh", "relu", "sigmoid")),
     *RUNGS["tuned"],
 )
-RUNGS["graph"] = RUNGS["fused"]
+RUNGS["graph"] = (
+    *((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS),
+    *((run, Conv2dActPoolKept) for run in conv2d_act_pool.RUNS),
+    *RUNGS["fused"],
+)
 
 FUSING_PAYS_FLOPS = 100_000_000
 """Products of a batch, forward, up to which fusing a convolution with its activation and pooling pays on an H200.
@@ -77,6 +81,9 @@ smaller tiles. Measured with LeNet-5 at batch 64 (both blocks gain) and 1024 (th
 
 UPDATED_AT_ONCE = frozenset({"graph"})
 """Rungs that update the parameters of all layers in one launch."""
+
+BEST_OF = frozenset({"graph"})
+"""Rungs that take the better op of the rungs below for each layer, so that a lower rung's is no fall-back."""
 
 CAPTURED = frozenset({"graph"})
 """Rungs whose step is recorded once and replayed."""
@@ -129,7 +136,7 @@ def _table(rung: str, layer: Layer, batch_size: int) -> Table:
     if rung != "graph" or layer.kind != "conv2d" or not layer.needs_grad_x:
         return RUNGS[rung]
     flops = layer.spec.forward_flops(layer.batch_x(batch_size))
-    return RUNGS["fused" if flops <= FUSING_PAYS_FLOPS else "tuned"]
+    return RUNGS["graph" if flops <= FUSING_PAYS_FLOPS else "tuned"]
 
 
 def _chooses(layer: Layer) -> bool:
@@ -153,4 +160,7 @@ def kernels_of(rung: str) -> list[str]:
     reached = {op for run, op in lines if run not in always or first[run] is op}
     sources = {Sgd.source} | {f"{op.stem}.cu" for op in reached if not op.is_view}
     sources |= set() if rung in HOST_DATA else {load_batch.SOURCE}
-    return sorted(name for source in sources for name in signatures(kernel_text(source)))
+    at_once = rung in UPDATED_AT_ONCE
+    idle = {op.sum_kernel for op in reached} if at_once else {JOINED_KERNEL}
+    names = {name for source in sources for name in signatures(kernel_text(source))}
+    return sorted(names - idle)

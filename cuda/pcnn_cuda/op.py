@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from pcnn_bench.engine import StagePhase, Work
 from pcnn_bench.layers import Shape
 from pcnn_bench.network import Layer
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Kernel
+from pcnn_cuda.device import BoundLaunch, Compiler, DeviceArray, Kernel
 
 Direction = Literal["push", "pull"]
 """Backward from above, each unit adding its error to those below, or from below, each unit gathering it."""
@@ -72,6 +72,9 @@ class Op(ABC):
     has_aside: ClassVar[bool] = False
     """Backward has launches that may run beside those of the layers below: see ``backward_aside``."""
 
+    sum_kernel: ClassVar[str] = ""
+    """The kernel of ``add_up``, which is not launched where the update takes all ``partial_sums``."""
+
     forward_writes_grad_x: ClassVar[bool] = False
     """A loss that computes its gradient at once; backward launches nothing."""
 
@@ -118,10 +121,10 @@ class Op(ABC):
         """Arrays that live during backward alone: name -> (whole shape for the largest batch, dtype)."""
         return {}
 
-    def load(self, device: Device) -> None:
+    def load(self, compiler: Compiler) -> None:
         """Compile the kernels."""
         if not self.is_view:
-            self.kernels = device.compile(self.source, **self.constants())
+            self.kernels = compiler.compile(self.source, **self.constants())
 
     @abstractmethod
     def forward(self, n: int, t: Tensors) -> list[BoundLaunch]:

@@ -17,7 +17,7 @@ from pcnn_bench.environment import MEBIBYTE
 from pcnn_bench.errors import DeviceError, DeviceMemoryError
 from pcnn_cuda import libcuda, nvcc
 from pcnn_cuda.cuda_graph import CudaGraph
-from pcnn_cuda.device import Aside, DeviceArray, Event, HostArray, Section
+from pcnn_cuda.device import DeviceArray, Event, HostArray, Section
 from pcnn_cuda.launch import kernel_text, signatures
 from pcnn_cuda.libcuda import GpuStatus, probe_gpu
 from pcnn_cuda.pycuda_kernel import PycudaKernel, one_line
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GpuStatus", "PycudaDevice", "probe_gpu", "require_pycuda"]
 
+
+SIDE_STREAMS = 4
+"""Sequences of a recording that may run beside each other; more take turns."""
 
 _Key = tuple[str, tuple[tuple[str, int], ...]]
 """A source and its constants."""
@@ -72,7 +75,7 @@ class PycudaDevice:
         self._events: list[drv.Event] = []
         self._context: drv.Context | None = None
         self._stream: drv.Stream | None = None
-        self._side_streams: list[drv.Stream] = []
+        self.side_streams: list[drv.Stream] = []
         self._pushed = False
         # A context that is still open when the process ends aborts it, after all the work is done.
         atexit.register(self.close)
@@ -106,6 +109,7 @@ class PycudaDevice:
             self._context.push()
             self._pushed = True
             self._stream = drv.Stream()
+            self.side_streams = [drv.Stream() for _ in range(SIDE_STREAMS)]
             major, minor = self._device.compute_capability()
         except drv.MemoryError as error:
             raise DeviceMemoryError(
@@ -123,6 +127,10 @@ class PycudaDevice:
         """The stream that everything is queued on."""
         assert self._stream is not None, "the device is closed"
         return self._stream
+
+    @stream.setter
+    def stream(self, stream: drv.Stream) -> None:
+        self._stream = stream
 
     def prefetch(self, builds: Sequence[tuple[str, Mapping[str, int]]]) -> None:
         """Build these (source, constants) side by side, so that ``compile`` has only to load them.
@@ -298,21 +306,7 @@ class PycudaDevice:
         Raises:
             DeviceError: cuda-bindings is missing, or the driver refuses.
         """
-        import pycuda.driver as drv
-
-        wanted = max(sum(isinstance(each, Aside) for each in section) for section in sections)
-        while len(self._side_streams) < wanted:
-            self._side_streams.append(drv.Stream())  # none is made while something is recorded
-        return CudaGraph(self.stream.handle, sections, self._on_side_stream)
-
-    @contextmanager
-    def _on_side_stream(self, number: int) -> Iterator[int]:
-        """Queue on another stream than the device's for a while; its handle."""
-        main, self._stream = self._stream, self._side_streams[number]
-        try:
-            yield self.stream.handle
-        finally:
-            self._stream = main
+        return CudaGraph(self, sections)
 
     def take_compile_s(self) -> float:
         """Host seconds spent compiling and loading kernels since this was last asked."""
@@ -390,7 +384,7 @@ class PycudaDevice:
         self._kernels.clear()
         self._events.clear()
         self._stream = None
-        self._side_streams.clear()
+        self.side_streams.clear()
         if self._pushed:
             # After a failed kernel this may fail too; detaching then clears PyCUDA's stack.
             with suppress(self.failure):

@@ -2,30 +2,34 @@
 //
 // Computes   velocity[i]  = momentum * velocity[i] + (grad[i] + weight_decay * parameter[i])
 //            parameter[i] = parameter[i] - learning_rate[0] * velocity[i]
-//            joined: before that, for each row of joins (FIRST_BLOCK, FIRST, COUNT, SPLITS, SLICES, PARTIALS) and i from
+//            joined: before that, for each row of joins (FIRST_BLOCK, FIRST, COUNT, SPLITS, LOG2_SLICES, PARTIALS) and i from
 //            FIRST on, grad[i] = sum over split of the partial gradient at PARTIALS + split * COUNT + i - FIRST
 // Shapes     grad, velocity, parameter (count)   learning_rate (1)   joins (JOINS, 6) int32   memory: what holds the
 //            partial gradients, PARTIALS counts 64 floats; float32, contiguous
 // Launch     update: one thread a parameter, launch.linear(count)
-//            joined: UPDATE_THREADS a block; a row's blocks take UPDATE_THREADS / SLICES parameters each and SLICES threads
-//            a parameter; from block first_plain on, one thread a parameter that is in no row
+//            joined: UPDATE_THREADS a block; with SLICES = 2^LOG2_SLICES, a row's blocks take UPDATE_THREADS / SLICES
+//            parameters each and SLICES threads a parameter; from block first_plain on, one thread a parameter that is in no row
 // Traffic    reads 12*count and writes 8*count bytes; joined reads 4*SPLITS*COUNT more a row and writes 4*COUNT; bound by
 //            bandwidth, for small layers by the launch
-// Limits     count < 2^31 (32-bit indices); SLICES a power of two
+// Limits     count < 2^31 (32-bit indices)
 // Repeats    bitwise: each parameter is its own; splits are added in a fixed order
 // Reference  baseline/pcnn_baseline/sgd.py, compared by pcnn_bench/verify.py
 // Idea       the learning rate lies in device memory, so that it can change without binding the launch anew. What adds up
 //            the parts of a gradient has it in a register when it is needed: the launch that updates does it on its way
 
 #define UPDATE_THREADS 256
-enum { FIRST_BLOCK, FIRST, COUNT, SPLITS, SLICES, PARTIALS, COLUMNS };
+enum { FIRST_BLOCK, FIRST, COUNT, SPLITS, LOG2_SLICES, PARTIALS, COLUMNS };
+
+struct Moving {
+    float velocity, parameter, learning_rate;
+};
 
 __device__ __forceinline__ void move(
-    float grad, float learning_rate, float* velocity, float* parameter, float momentum, float weight_decay, int i)
+    float grad, const Moving& old, float* velocity, float* parameter, float momentum, float weight_decay, int i)
 {
-    const float moved = momentum * velocity[i] + (grad + weight_decay * parameter[i]);
+    const float moved = momentum * old.velocity + (grad + weight_decay * old.parameter);
     velocity[i] = moved;
-    parameter[i] -= learning_rate * moved;
+    parameter[i] = old.parameter - old.learning_rate * moved;
 }
 
 extern "C" __global__ void sgd_update(
@@ -34,7 +38,8 @@ extern "C" __global__ void sgd_update(
     float momentum, float weight_decay, int count)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) move(grad[i], learning_rate[0], velocity, parameter, momentum, weight_decay, i);
+    if (i >= count) return;
+    move(grad[i], {velocity[i], parameter[i], learning_rate[0]}, velocity, parameter, momentum, weight_decay, i);
 }
 
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
@@ -51,32 +56,49 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
             const int* join = joins + row * COLUMNS;
             if (i >= join[FIRST] && i < join[FIRST] + join[COUNT]) is_plain = false;
         }
-        if (is_plain) move(grad[i], learning_rate[0], velocity, parameter, momentum, weight_decay, i);
+        if (!is_plain) return;
+        move(grad[i], {velocity[i], parameter[i], learning_rate[0]}, velocity, parameter, momentum, weight_decay, i);
         return;
     }
 
     int row = join_count - 1;
     while (block < joins[row * COLUMNS + FIRST_BLOCK]) --row;
     const int* join = joins + row * COLUMNS;
-    const int slices = join[SLICES];
-    const int width = UPDATE_THREADS / slices;
-    const int slice = threadIdx.x / width;
-    const int element = (block - join[FIRST_BLOCK]) * width + threadIdx.x % width;
+    const int slices = 1 << join[LOG2_SLICES];
+    const int width = UPDATE_THREADS >> join[LOG2_SLICES];  // parameters of the block
+    const int slice = threadIdx.x * slices / UPDATE_THREADS;
+    const int place = threadIdx.x & (width - 1);
+    const int element = (block - join[FIRST_BLOCK]) * width + place;
     const bool is_there = element < join[COUNT];
+    const int i = join[FIRST] + element;
+    const bool is_mine = is_there && slice == 0;
+    const Moving old = is_mine ? Moving{velocity[i], parameter[i], learning_rate[0]} : Moving{};  // long before its use
+
     float sum = 0.0f;
     if (is_there) {
         const float* partials = memory + static_cast<long long>(join[PARTIALS]) * 64 + element;
-#pragma unroll 8
-        for (int split = slice; split < join[SPLITS]; split += slices) sum += partials[split * join[COUNT]];
+        for (int first = slice; first < join[SPLITS]; first += 8 * slices) {
+            float values[8];  // on their way together, also where there are fewer
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                const int split = first + k * slices;
+                values[k] = split < join[SPLITS] ? partials[split * join[COUNT]] : 0.0f;
+            }
+#pragma unroll
+            for (int k = 0; k < 8; ++k) sum += values[k];
+        }
     }
-    for (int half = slices / 2; half > 0; half /= 2) {  // the same for the whole block
-        sums[threadIdx.x] = sum;
-        __syncthreads();  // all sums are stored before the lower half adds the upper's
-        if (slice < half) sum += sums[threadIdx.x + half * width];
-        __syncthreads();  // the upper half is read before it is overwritten
+    for (int offset = 16; offset >= width; offset /= 2) sum += __shfl_down_sync(0xffffffffu, sum, offset);
+    if (slices > 1) {  // the same for the whole block
+        const int group_size = width > 32 ? width : 32;
+        const int group = width > 32 ? slice : threadIdx.x / 32;
+        if (threadIdx.x % group_size < width) sums[group * width + place] = sum;
+        __syncthreads();  // every group's sums are stored before the first adds them
+        if (is_mine) {
+            for (int other = 1; other < UPDATE_THREADS / group_size; ++other) sum += sums[other * width + place];
+        }
     }
-    if (slice > 0 || !is_there) return;
-    const int i = join[FIRST] + element;
+    if (!is_mine) return;
     grad[i] = sum;
-    move(sum, learning_rate[0], velocity, parameter, momentum, weight_decay, i);
+    move(sum, old, velocity, parameter, momentum, weight_decay, i);
 }

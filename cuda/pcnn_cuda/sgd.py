@@ -8,12 +8,13 @@ from math import ceil
 import numpy as np
 
 from pcnn_bench.optimizers import SgdSpec
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Kernel
+from pcnn_cuda.device import BoundLaunch, Compiler, DeviceArray, Kernel
 from pcnn_cuda.launch import Launch, linear
 from pcnn_cuda.op import PartialSums
 
+JOINED_KERNEL = "sgd_update_joined"
 UPDATE_THREADS = 256
-"""Of a block of ``sgd_update_joined``, as the ``.cu`` says."""
+"""Of a block of ``JOINED_KERNEL``, as the ``.cu`` says."""
 SPLITS_OF_A_SLICE = 8
 """Splits that one thread adds up, at least: loads that are on their way together."""
 MAX_SLICES = 32
@@ -32,9 +33,9 @@ class Sgd:
         self.spec = spec
         self._kernels: Mapping[str, Kernel] = {}
 
-    def load(self, device: Device) -> None:
+    def load(self, compiler: Compiler) -> None:
         """Compile the kernels."""
-        self._kernels = device.compile(self.source)
+        self._kernels = compiler.compile(self.source)
 
     def update(
         self,
@@ -72,7 +73,7 @@ class Sgd:
         first_plain = sum(_blocks(each) for each in sums)
         blocks = first_plain + ceil(parameter.size / UPDATE_THREADS)
         return [
-            self._kernels["sgd_update_joined"].bind(
+            self._kernels[JOINED_KERNEL].bind(
                 Launch((blocks, 1, 1), (UPDATE_THREADS, 1, 1)),
                 memory=memory, joins=table, grad=grad, learning_rate=learning_rate,
                 velocity=velocity, parameter=parameter,
@@ -85,7 +86,7 @@ class Sgd:
 def join_table(
     sums: Sequence[PartialSums], *, memory: DeviceArray, grad: DeviceArray
 ) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """The rows of ``sgd_update_joined``: which parameters, and where the parts of their gradients lie."""
+    """The rows of ``JOINED_KERNEL``: which parameters, and where the parts of their gradients lie."""
     rows = []
     first_block = 0
     for each in sums:
@@ -93,7 +94,8 @@ def join_table(
         grains, rest = divmod(each.partials.address - memory.address, 4 * GRAIN_FLOATS)
         assert rest == 0, "the plan aligns tensors"
         count = each.gradient.size
-        rows.append((first_block, first, count, each.split_count, _slices(each), grains))
+        log2_slices = _slices(each).bit_length() - 1
+        rows.append((first_block, first, count, each.split_count, log2_slices, grains))
         first_block += _blocks(each)
     return np.array(rows, np.int32).reshape(-1, 6)
 

@@ -32,10 +32,11 @@ class Step:
 
     def launch(self, clock: StageClock | None = None) -> None:
         """Queue all, one after another."""
-        for phase, stage, launches in self._parts():
+        for phase, stage, launches in self.parts():
             launch_timed(clock, stage, phase, launches)
 
-    def _parts(self) -> list[tuple[Phase, str, list[BoundLaunch]]]:
+    def parts(self) -> list[tuple[Phase, str, list[BoundLaunch]]]:
+        """(phase, stage, its launches), in the order of a step that is not recorded."""
         parts: list[tuple[Phase, str, list[BoundLaunch]]] = []
         for each in self.stages:
             parts.append(("forward", each.stage.info.name, each.forward))
