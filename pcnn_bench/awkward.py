@@ -11,11 +11,15 @@ from pcnn_bench.layers import LOSSES, SPECS, LayerSpec, Shape
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Consecutive layers by themselves (a loss may be the last), the shape of one image, and how many images."""
+    """Consecutive layers by themselves (a loss may be the last), the shape of one image, and how many images.
+
+    ``seed`` is what a random network, and the values it is given, are drawn from.
+    """
 
     specs: tuple[LayerSpec, ...]
     x_shape: Shape
     n: int
+    seed: int | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -67,11 +71,14 @@ ELEMENTWISE: tuple[tuple[int, Shape], ...] = (
 )
 LOSS_INPUTS: tuple[tuple[int, Shape], ...] = ((1, (1,)), (5, (10,)), (3, (257,)), (257, (2,)))
 
-
 ACTIVATIONS = ("tanh", "relu", "sigmoid")
 POOLING_KINDS = ("maxpool2d", "avgpool2d")
-
-
+AFTER_CONVOLUTION: tuple[tuple[str, ...], ...] = (
+    *((act, pool) for act in ACTIVATIONS for pool in POOLING_KINDS),
+    *((pool, act) for act in ACTIVATIONS for pool in POOLING_KINDS),
+    *((kind,) for kind in (*ACTIVATIONS, *POOLING_KINDS)),
+)
+"""The kinds of layers that may run as one with the convolution before them."""
 POOLED: tuple[tuple[int, dict[str, Any]], ...] = (
     (6, {"size": 2}),
     (5, {"size": 3, "stride": 2}),
@@ -80,7 +87,8 @@ POOLED: tuple[tuple[int, dict[str, Any]], ...] = (
 """Convolutions of ``CONVOLUTIONS`` and poolings after them: even, overlapping, and uneven with a stride."""
 
 
-def _spec(kind: str, **arguments: Any) -> LayerSpec:
+def layer_spec(kind: str, **arguments: Any) -> LayerSpec:
+    """A layer as the YAML says it."""
     return SPECS[kind].model_validate({"kind": kind, **arguments})
 
 
@@ -88,17 +96,12 @@ def _chains() -> Iterator[Case]:
     """Layers that a rung may run as one."""
     for kind in ACTIVATIONS:
         for n, x_shape, arguments in DENSES:
-            yield Case((_spec("dense", **arguments), _spec(kind)), x_shape, n)
-    after = [
-        *((act, pool) for act in ACTIVATIONS for pool in POOLING_KINDS),
-        *((pool, act) for act in ACTIVATIONS for pool in POOLING_KINDS),
-        *((kind,) for kind in (*ACTIVATIONS, *POOLING_KINDS)),
-    ]
-    for number, kinds in enumerate(after):
+            yield Case((layer_spec("dense", **arguments), layer_spec(kind)), x_shape, n)
+    for number, kinds in enumerate(AFTER_CONVOLUTION):
         which, pooling = POOLED[number % len(POOLED)]
         n, x_shape, arguments = CONVOLUTIONS[which]
-        rest = (_spec(kind, **(pooling if kind in POOLING_KINDS else {})) for kind in kinds)
-        yield Case((_spec("conv2d", **arguments), *rest), x_shape, n)
+        rest = (layer_spec(kind, **(pooling if kind in POOLING_KINDS else {})) for kind in kinds)
+        yield Case((layer_spec("conv2d", **arguments), *rest), x_shape, n)
 
 
 def awkward_cases() -> Iterator[Case]:

@@ -21,6 +21,7 @@ from pcnn_bench.suggest import advice
 
 if TYPE_CHECKING:
     from pcnn_bench.config import Config
+    from pcnn_bench.job import RunResult
 
 REFUSALS = {
     errno.ENOSPC: "free some space",
@@ -166,6 +167,9 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
     ),
     "quiet": click.option("--quiet", is_flag=True, help="Show no progress."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    "with_host": click.option(
+        "--with-host", is_flag=True, help="Name this host in environment.json."
+    ),
 }  # fmt: skip
 
 
@@ -180,8 +184,7 @@ CONFIG = click.argument("config", metavar="CONFIG", type=click.Path(path_type=Pa
 
 @cli.command()
 @CONFIG
-@_options("device", "nvcc", "engine", "rung", "output", "set", "quiet", "json")
-@click.option("--with-host", is_flag=True, help="Name this host in environment.json.")
+@_options("device", "nvcc", "engine", "rung", "output", "set", "quiet", "json", "with_host")
 def run(
     config: Path,
     device: str,
@@ -221,6 +224,62 @@ def run(
 
 
 @cli.command()
+@CONFIG
+@click.option("--rungs", metavar="A,B", help="Rungs to run.  [default: all that are built]")
+@click.option(
+    "--sweep",
+    metavar="KEY=V1,V2",
+    help="A ladder for each value of a config key, as batch_size=1,16.",
+)
+@_options("device", "nvcc", "engine", "output", "set", "quiet", "json", "with_host")
+def ladder(
+    config: Path,
+    rungs: str | None,
+    sweep: str | None,
+    overrides: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run every rung of engine cuda side by side: the ablation."""
+    from pcnn_bench import ladder_report
+    from pcnn_bench import sweep as sweeping
+    from pcnn_bench.running import run as run_config
+
+    def climb(config: Config) -> RunResult:
+        return run_config(
+            config,
+            rungs=() if rungs is None else [name.strip() for name in rungs.split(",")],
+            quiet=quiet,
+            argv=["pcnn-bench", *sys.argv[1:]],
+            **{**options, "engines": options["engines"] or None},
+        )
+
+    def load(more: Sequence[str] = ()) -> Config:
+        return _load(config, [*overrides, *more])
+
+    if sweep is not None:
+        say = (lambda line: None) if quiet else lambda line: click.echo(line, err=True)
+        swept, error = sweeping.sweep(sweep, load, climb, say)
+        _print_json(swept) if as_json else ladder_report.print_sweep(swept)
+        if error:
+            raise error
+        return
+    try:
+        result = climb(load())
+    except FindingError as finding:
+        if as_json and finding.folder:
+            _print_json(ladder_report.summarise_ladder(finding.folder))
+        raise
+    summary = ladder_report.summarise_ladder(result.folder)
+    if as_json:
+        _print_json(summary)
+    else:
+        ladder_report.print_ladder(summary)
+        click.echo(f"figures: pcnn-bench plot {result.folder}")
+
+
+@cli.command()
 @click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
     "--output",
@@ -250,34 +309,54 @@ def plot(results: Path, output: Path | None, quiet: bool, as_json: bool) -> None
 @cli.command()
 @CONFIG
 @_options("device", "nvcc", "rung", "set", "quiet", "json")
+@click.option(
+    "--random",
+    "random_count",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Verify N random networks as well.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="S",
+    help="Of the first random network; the next has the next.",
+)
 def verify(
     config: Path,
     device: str,
     rung: str | None,
+    random_count: int,
+    seed: int,
     overrides: tuple[str, ...],
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Compare every kernel with the baseline; no timing.
 
-    Takes the shapes of CONFIG and a list of awkward ones.
+    Takes the shapes of CONFIG, a list of awkward ones, and random networks if asked to.
     """
     from pcnn_bench import engines
     from pcnn_bench.progress import showing
-    from pcnn_bench.reporting import print_verification, summarise_verification
+    from pcnn_bench.verify import random_cases
     from pcnn_bench.verify import verify as verify_network
+    from pcnn_bench.verify_report import print_verification, summarise_verification
 
     loaded = _load(config, overrides)
     chosen, *_ = engines.check_rungs(loaded, rung)
     rungs = engines.rungs() if rung is None else (chosen,)
-    found = []
+    found, random = [], random_cases(random_count, seed)
     with showing(quiet) as progress:
         opened = engines.open_device(device, nvcc_flags=loaded.cuda.nvcc_flags, say=progress.say)
         try:
             for each in rungs:
                 progress.activity(f"verifying rung {each}")
                 network = loaded.build_network()
-                found.append((each, verify_network(network, device=opened, rung=each)))
+                verified = verify_network(network, device=opened, rung=each, random=random)
+                found.append((each, verified))
         finally:
             opened.close()
     summary = summarise_verification(found, opened.kind)
@@ -295,7 +374,10 @@ def verify(
 @CONFIG
 @_options("rung", "set", "json")
 def show(config: Path, rung: str | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print layers, shapes, parameters, FLOPs and bytes."""
+    """Print layers with their FLOPs and bytes, and each rung's stages and memory.
+
+    Opens no device and loads no data.
+    """
     from pcnn_bench.reporting import plain_console
     from pcnn_bench.show import describe, render
 

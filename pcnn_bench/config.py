@@ -107,11 +107,11 @@ class TrainingConfig(Strict):
 class CudaConfig(Strict):
     """How the CUDA engine runs layers that say nothing themselves.
 
-    A null ``rung`` is the highest one that is built.
+    A null ``rung`` is the highest one that is built, a null ``backward`` the direction that the rung prefers.
     """
 
     rung: str | None = None
-    backward: Literal["push", "pull"] = "push"
+    backward: Literal["push", "pull"] | None = None
     nvcc_flags: Annotated[tuple[str, ...], FromList] = ()
 
 

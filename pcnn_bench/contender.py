@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,8 @@ class Contender:
     """One engine of a run and what it has yielded so far."""
 
     engine: Engine
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """What its entry says of its plan."""
     status: str = "interrupted"
     """What is true of the engine if the run ends now."""
     training: TrainingRecord = field(default_factory=TrainingRecord)
@@ -65,4 +68,5 @@ class Contender:
             "train_images": training.image_count,
             "cpu_over_wall": training.cpu_over_wall,
             "timing_cpu_over_wall": self.timing.cpu_over_wall,
+            **self.plan,
         }

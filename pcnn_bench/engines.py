@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from pcnn_bench import environment
 from pcnn_bench.engine import Engine
 from pcnn_bench.environment import MEBIBYTE
-from pcnn_bench.errors import ConfigError, UnavailableError
+from pcnn_bench.errors import ConfigError, DeviceError, UnavailableError
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import OptimizerSpec
 from pcnn_bench.suggest import advice
@@ -79,14 +79,93 @@ def check_rungs(config: Config, rung: str | None = None) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def repeats_bitwise(rung: str) -> bool:
-    """Whether two runs give the same bits, as the headers of the rung's kernels say."""
-    from pcnn_cuda.ladder import RUNGS
-    from pcnn_cuda.launch import kernel_text, repeats_bitwise
-    from pcnn_cuda.sgd import Sgd
+def check_ladder(names: Sequence[str], where: str) -> tuple[str, ...]:
+    """These rungs in the order of the ladder; all that are built for none.
 
-    sources = {Sgd.source} | {f"{op.stem}.cu" for _, op in RUNGS[rung] if not op.is_view}
-    return all(repeats_bitwise(kernel_text(source)) for source in sources)
+    Raises:
+        ConfigError: one does not exist or comes twice; names ``where``.
+    """
+    for name in names:
+        check_rung(name, where)
+        if names.count(name) > 1:
+            raise ConfigError(f"{where}: {name!r} is named {names.count(name)} times; once will do")
+    return tuple(rung for rung in rungs() if rung in names or not names)
+
+
+def compare_plans(
+    network: Network,
+    rungs: Sequence[str],
+    *,
+    batch_size: int,
+    optimizer: OptimizerSpec,
+    direction: Literal["push", "pull"] | None,
+) -> dict[str, dict[str, Any]]:
+    """For each of these rungs, as run.json records it: ``coverage`` and ``same_plan_as``.
+
+    ``coverage`` counts the stages of the rung (``taken``) and those that it could take (``possible``); None for a rung
+    that adds no op to the one below. ``same_plan_as`` names the rung before, if both launch the same; else it is empty.
+    """
+    from pcnn_cuda.coverage import coverage, launched
+    from pcnn_cuda.plan import Plan
+
+    found: dict[str, dict[str, Any]] = {}
+    before: tuple[str, object] = ("", None)
+    for rung in rungs:
+        plan = Plan(
+            network, rung=rung, batch_size=batch_size, optimizer=optimizer, direction=direction
+        )
+        counts = coverage(plan)
+        found[rung] = {
+            "coverage": counts and {"taken": counts[0], "possible": counts[1]},
+            "same_plan_as": before[0] if launched(plan) == before[1] else "",
+        }
+        before = (rung, launched(plan))
+    return found
+
+
+def describe_plans(
+    network: Network,
+    rungs: Sequence[str],
+    *,
+    batch_size: int,
+    optimizer: OptimizerSpec,
+    direction: Literal["push", "pull"] | None,
+) -> list[dict[str, Any]]:
+    """The plan of each of these rungs in numbers that JSON can hold; arithmetic alone, no device is opened.
+
+    As ``pcnn_cuda.description.describe`` has them, with ``same_plan_as``: the rung before, if both launch the same,
+    else empty. Of a plan that cannot be made there is only ``rung`` and ``error``.
+    """
+    from pcnn_cuda.coverage import launched
+    from pcnn_cuda.description import describe
+    from pcnn_cuda.plan import Plan
+
+    found: list[dict[str, Any]] = []
+    before: tuple[str, object] = ("", None)
+    for rung in rungs:
+        try:
+            plan = Plan(
+                network, rung=rung, batch_size=batch_size, optimizer=optimizer, direction=direction
+            )
+            description = describe(plan)
+        except DeviceError as error:
+            found.append({"rung": rung, "error": str(error)})
+            continue
+        same = before[0] if launched(plan) == before[1] else ""
+        found.append({**description, "same_plan_as": same})
+        before = (rung, launched(plan))
+    return found
+
+
+def measure_ceilings(device: Device, working_sets: Mapping[str, int]) -> dict[str, Any]:
+    """How fast the device multiplies, and copies in memory of each of these sizes, at best.
+
+    Raises:
+        FindingError: what measures it does not compute what it should.
+    """
+    from pcnn_cuda.ceilings import measure
+
+    return measure(device, working_sets)
 
 
 def _unknown(where: str, found: str, known: Sequence[str]) -> ConfigError:
@@ -177,7 +256,7 @@ def make_cuda(
     optimizer: OptimizerSpec,
     device: Device,
     rung: str,
-    direction: Literal["push", "pull"] = "push",
+    direction: Literal["push", "pull"] | None = None,
     history_images: int = 0,
     keeps_data: bool | None = None,
 ) -> Engine:

@@ -7,14 +7,14 @@ class PcnnError(Exception):
     """One line for the person at the keyboard: where, what was found, what would do."""
 
     exit_code = 3
+    folder: Path | None = None
+    """The run folder that holds what there was, where there is one."""
 
 
 class FindingError(PcnnError):
     """The finding is negative: a mismatch, a diverged run, a regression (exit code 1)."""
 
     exit_code = 1
-    folder: Path | None = None
-    """The run folder that holds what there was, where there is one."""
 
 
 class ConfigError(PcnnError):

@@ -6,6 +6,7 @@ layers, per phase: summed within each repeat, then the median. Only rows with st
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +23,9 @@ SEED = 0
 """Of the bootstrap, so that the same rows give the same figure."""
 
 Ratio = tuple[float, float, float]
+PHASE_NAMES: tuple[str, ...] = STAGE_PHASES
+Cell = tuple[str, str]
+"""A phase of a layer."""
 Record = dict[str, Any]
 """One row of layers.csv by column."""
 
@@ -80,6 +84,18 @@ class Pair:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CommonStage:
+    """Work that every series of a run does in whole stages: the least such that no stage does a part of it only.
+
+    ``times`` has no entry for a series that launches nothing for it, and None where its time is unknown.
+    """
+
+    layers: tuple[str, ...]
+    phases: tuple[str, ...]
+    times: dict[Series, Times | None]
+
+
 def all_series(results: Results) -> list[Series]:
     """The series of one run in the order of its rows, the baseline first."""
     columns = ["engine", "device", "rung"]
@@ -109,9 +125,10 @@ def engine_fault(results: Results, series: Series) -> str:
 def stage_pairs(results: Results, series: Series) -> list[Pair]:
     """Every phase of every stage of ``series`` in one run, in the order of the network."""
     reader = _Reader(results, series)
-    rows = reader.rows_of(series)
-    rows = rows[(rows["stage"] != WHOLE_STEP) & rows["phase"].isin(STAGE_PHASES)]
-    pairs = [reader.pair(row, reader.covering(row)) for row in _records(rows)]
+    pairs = [
+        reader.pair(row, reader.covering(row), own)
+        for row, own in _with_what_they_merge(reader.stage_rows())
+    ]
     order = reader.layer_order()
     last = len(order)
     return sorted(pairs, key=lambda pair: min(order.get(name, last) for name in pair.layers))
@@ -137,6 +154,64 @@ def step_pair(results: Results, series: Series) -> Pair | None:
     return reader.pair(row, same_batch or "the baseline's step was not timed")
 
 
+def common_stages(results: Results) -> list[CommonStage]:
+    """What the series of one run can be held against each other by, forward first, in the order of the network.
+
+    One series' stages are merged where another's covers several, or does several phases at once.
+    """
+    readers = {series: _Reader(results, series) for series in all_series(results)}
+    rows = {series: reader.stage_rows() for series, reader in readers.items()}
+    order: dict[str, int] = {}
+    for name in (name for reader in readers.values() for name in reader.layer_order()):
+        order.setdefault(name, len(order))
+    work = _work_of([*rows.values()])
+    groups: list[set[Cell]] = []
+    for row in (row for found in rows.values() for row in found):
+        cells = _cells(row) & work
+        touched = [group for group in groups if group & cells]
+        groups = [group for group in groups if group not in touched]
+        groups += [cells.union(*touched)] if cells else []
+
+    def place(cell: Cell) -> tuple[int, int]:
+        phase, layer = cell
+        return PHASE_NAMES.index(phase), order[layer]
+
+    stages = []
+    for group in sorted(groups, key=lambda group: min(map(place, group))):
+        inside = {s: [row for row in found if _cells(row) & group] for s, found in rows.items()}
+        stages.append(
+            CommonStage(
+                layers=tuple(sorted({layer for _, layer in group}, key=order.__getitem__)),
+                phases=tuple(sorted({phase for phase, _ in group}, key=PHASE_NAMES.index)),
+                times={s: readers[s].time_of(group, found) for s, found in inside.items() if found},
+            )
+        )
+    return stages
+
+
+def _work_of(series: list[list[Record]]) -> set[Cell]:
+    """The phases in which each layer has work to do, from the rows of all series.
+
+    A stage's row names all its layers, those too that have nothing to do in its phase. So those series count that run
+    the layer by itself, and if there are none, all must agree.
+    """
+    cells = [set().union(*map(_cells, rows)) for rows in series]
+    alone = [{layers[0] for row in rows if len(layers := _layers(row)) == 1} for rows in series]
+    known = [{layer for _, layer in found} for found in cells]
+    work = set()
+    for cell in set().union(*cells):
+        _, layer = cell
+        finest = [
+            cell in found for found, names in zip(cells, alone, strict=True) if layer in names
+        ]
+        others = [
+            cell in found for found, names in zip(cells, known, strict=True) if layer in names
+        ]
+        if any(finest) if finest else all(others):
+            work.add(cell)
+    return work
+
+
 class _Reader:
     """The rows of one run, looked up for one series at the largest batch that it was timed with."""
 
@@ -152,19 +227,31 @@ class _Reader:
             self.baseline_rows = results.layers.iloc[:0]
         else:
             self._fault = self._fault or engine_fault(results, baseline)
-            self.baseline_rows = _select(results.layers, baseline)
+            self.baseline_rows = select(results.layers, baseline)
         self._samples = {
             side: _steady(results.samples, side) for side in {series, baseline} if side is not None
         }
         self._baseline_samples = self._samples[baseline] if baseline else {}
-        memory = _select(results.memory, baseline) if baseline else results.memory.iloc[:0]
+        memory = select(results.memory, baseline) if baseline else results.memory.iloc[:0]
         self._with_parameters = set(memory.loc[memory["category"] == "parameters", "stage"])
 
     def rows_of(self, series: Series) -> pd.DataFrame:
         """The layer rows of a series at its largest batch; a smaller one is a partial batch."""
-        rows = _select(self._results.layers, series)
+        rows = select(self._results.layers, series)
         largest: pd.DataFrame = rows[rows["batch_size"] == rows["batch_size"].max()]
         return largest
+
+    def stage_rows(self) -> list[Record]:
+        """The rows of the series' stages, the whole step apart."""
+        rows = self.rows_of(self._series)
+        return _records(rows[(rows["stage"] != WHOLE_STEP) & rows["phase"].isin(STAGE_PHASES)])
+
+    def time_of(self, cells: set[Cell], rows: list[Record]) -> Times | None:
+        """The time of these rows together; None if one is missing or not ``ok``."""
+        computing = {layer for row in self.stage_rows() for layer in _layers(row)}  # no view
+        wanted = {(phase, layer) for phase, layer in cells if layer in computing}
+        times, _, fault = self._side(rows)
+        return None if fault or wanted - set().union(*map(_cells, rows)) else times
 
     def layer_order(self) -> dict[str, int]:
         """Layer -> position in the network: as the whole step names them, else as the rows come."""
@@ -226,10 +313,10 @@ class _Reader:
         sampled = {stage for stage, of, _ in self._baseline_samples if of == phase}
         return sampled.union(*(_layers(row) for row in rows))
 
-    def pair(self, row: Record, against: list[Record] | str) -> Pair:
-        """``row`` and its counterpart in the baseline."""
+    def pair(self, row: Record, against: list[Record] | str, own: Sequence[Record] = ()) -> Pair:
+        """``row``, with ``own`` added to it, and its counterpart in the baseline."""
         base_rows = [] if isinstance(against, str) else against
-        other, other_us, fault = self._side([row])
+        other, other_us, fault = self._side([row, *own])
         baseline, baseline_us, base_fault = self._side(base_rows)
         reason = fault or self._fault
         if not reason:
@@ -283,7 +370,26 @@ class _Reader:
         return np.array([sum(column[repeat] for column in columns) for repeat in repeats])
 
 
-def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
+def _with_what_they_merge(rows: list[Record]) -> Iterator[tuple[Record, list[Record]]]:
+    """Each row with those of its stage whose phases it merges, which stand for no pair of their own.
+
+    A stage that does part of backward in its forward can be held against the baseline's sum of both phases only
+    together with what is left of its backward.
+    """
+    merged = {
+        (row["stage"], phase): number
+        for number, row in enumerate(rows)
+        for phase in merged_phases(row["flags"])
+    }
+    for number, row in enumerate(rows):
+        if (row["stage"], row["phase"]) not in merged:
+            yield (
+                row,
+                [each for each in rows if merged.get((each["stage"], each["phase"])) == number],
+            )
+
+
+def select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
     """The rows of one series."""
     return frame[
         (frame["engine"] == series.engine)
@@ -294,7 +400,7 @@ def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
 
 def _steady(samples: pd.DataFrame, series: Series) -> dict[tuple[Any, ...], dict[int, float]]:
     """(stage, phase, batch size) -> repeat -> microseconds, without warm-ups."""
-    rows = _select(samples, series)
+    rows = select(samples, series)
     columns = ["stage", "phase", "batch_size", "repeat", "time_us"]
     times: dict[tuple[Any, ...], dict[int, float]] = {}
     for *key, repeat, time_us in rows.loc[~rows["is_warmup"], columns].itertuples(index=False):
@@ -305,6 +411,16 @@ def _steady(samples: pd.DataFrame, series: Series) -> dict[tuple[Any, ...], dict
 def _records(frame: pd.DataFrame) -> list[Record]:
     """The rows of layers.csv, by column."""
     return cast("list[Record]", frame.to_dict("records"))
+
+
+def _cells(row: Record) -> set[Cell]:
+    """The work of a row: its phases for each of its layers."""
+    return {
+        (phase, layer)
+        for phase in (row["phase"], *merged_phases(row["flags"]))
+        for layer in _layers(row)
+        if phase in STAGE_PHASES
+    }
 
 
 def _layers(row: Record) -> tuple[str, ...]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict
-from math import isfinite
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -26,12 +23,9 @@ from pcnn_bench.pairing import (
     stage_pairs,
     step_pair,
 )
-from pcnn_bench.results import CheckRow, load_results
+from pcnn_bench.results import load_results
 from pcnn_bench.results_reading import EngineSummary, Results
 from pcnn_bench.timing import sequential_doubt
-
-if TYPE_CHECKING:
-    from pcnn_bench.verify import Verification
 
 WIDTH = 80
 """Columns of a terminal that nobody has widened."""
@@ -39,7 +33,7 @@ ABSENT = "n/a"
 
 
 def summarise(folder: Path) -> dict[str, Any]:
-    """The figures of one run folder as JSON takes them; None is what is not known.
+    """The figures of one run folder as JSON takes them; None is what is not known. Of several rungs, the last.
 
     ``ratio`` names what the ratios are: ``speedup`` is baseline over cuda; on the emulated device it
     is ``emulated/baseline``, cuda over baseline, since emulated times are never called a speedup.
@@ -53,7 +47,8 @@ def summarise(folder: Path) -> dict[str, Any]:
     (run,) = results.runs
     series = all_series(results)
     baseline = baseline_of(results)
-    other = next((one for one in series if one.engine != BASELINE), None)
+    others = [one for one in series if one.engine != BASELINE]
+    other = others[-1] if others else None
     is_emulated = other is not None and other.is_emulated
     shown = other or baseline
     layers = (
@@ -64,27 +59,34 @@ def summarise(folder: Path) -> dict[str, Any]:
         "name": run.title,
         "status": run.status,
         "device": run.info.get("device"),
-        "ratio": _ratio_name(baseline, other),
-        "baseline_doubt": sequential_doubt(
-            _entry(results, baseline, "cpu_over_wall"),
-            _entry(results, baseline, "timing_cpu_over_wall"),
-        ),
+        "rung": other and other.rung,
+        "ratio": ratio_name(baseline, other),
+        "baseline_doubt": baseline_doubt(results),
         "layers": layers,
         "totals": _totals(results, baseline, other),
         "test_accuracy": {
             one.engine: _entry(results, one, "test_accuracy") for one in (baseline, other) if one
         },
-        "agreement": run.info.get("agreement"),
-        "memory_bytes": {one.engine: _peak_bytes(results, one) for one in (baseline, other) if one},
+        "agreement": {
+            name: _entry(results, other, name)
+            for name in ("predictions_equal", "accuracy_difference")
+        },
+        "memory_bytes": {one.engine: peak_bytes(results, one) for one in (baseline, other) if one},
         "peak_memory_bytes": run.info.get("peak_memory_bytes"),
     }
 
 
-def _ratio_name(baseline: Series | None, other: Series | None) -> str | None:
+def ratio_name(baseline: Series | None, other: Series | None) -> str | None:
     """What the ratio column is called; None where there is nothing to compare."""
     if baseline is None or other is None:
         return None
     return "emulated/baseline" if other.is_emulated else "speedup"
+
+
+def baseline_doubt(results: Results) -> str:
+    """Why the baseline's times are not those of one undisturbed thread; empty if nothing is wrong."""
+    names = ("cpu_over_wall", "timing_cpu_over_wall")
+    return sequential_doubt(*(_entry(results, baseline_of(results), name) for name in names))
 
 
 def _layer(pair: Pair, other: Series | None, is_emulated: bool) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def _totals(
         return row(sides, ratio)
 
     steps, transfers = (
-        [_whole_us(results, one, phase) for one in (baseline, other)]
+        [whole_us(results, one, phase) for one in (baseline, other)]
         for phase in ("step", "transfer")
     )
     return {
@@ -139,7 +141,7 @@ def _totals(
     }
 
 
-def _summary(results: Results, series: Series | None) -> EngineSummary | None:
+def summary_of(results: Results, series: Series | None) -> EngineSummary | None:
     """What run.json says of a series."""
     for engine in results.runs[0].engines:
         if series == Series(engine.engine, engine.device, engine.rung):
@@ -148,7 +150,7 @@ def _summary(results: Results, series: Series | None) -> EngineSummary | None:
 
 
 def _entry(results: Results, series: Series | None, field: str) -> Any:
-    return getattr(_summary(results, series), field, None)
+    return getattr(summary_of(results, series), field, None)
 
 
 def _sum_of_entries(results: Results, series: Series | None, fields: Sequence[str]) -> float | None:
@@ -157,7 +159,7 @@ def _sum_of_entries(results: Results, series: Series | None, fields: Sequence[st
     return None if None in values else sum(values)
 
 
-def _whole_us(results: Results, series: Series | None, phase: str) -> float | None:
+def whole_us(results: Results, series: Series | None, phase: str) -> float | None:
     """Median of a phase of the whole step, where it was timed well."""
     frame = results.layers
     if series is None:
@@ -174,7 +176,7 @@ def _whole_us(results: Results, series: Series | None, phase: str) -> float | No
     return float(medians.iloc[0]) if len(medians) else None
 
 
-def _peak_bytes(results: Results, series: Series) -> int | None:
+def peak_bytes(results: Results, series: Series) -> int | None:
     """The most held at one time, as the engine's own account has it."""
     frame = results.memory
     rows = frame[
@@ -197,15 +199,15 @@ def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
     console = plain_console(stream)
     doubt = summary["baseline_doubt"]
     ratio = (summary["ratio"] or "ratio") + ("*" if doubt else "")
-    console.print(_title(summary), style="bold")
-    table = _table("stage", "phase", "baseline us", "cuda us", ratio)
+    console.print(title(summary), style="bold")
+    table = new_table("stage", "phase", "baseline us", "cuda us", ratio)
     for layer in summary["layers"]:
         table.add_row(
             "+".join(layer["layers"]),
             layer["phase"],
-            _number(layer["baseline_us"], ",.1f"),
-            _number(layer["cuda_us"], ",.1f"),
-            _number(layer["ratio"], ".2f", "x"),
+            number(layer["baseline_us"], ",.1f"),
+            number(layer["cuda_us"], ",.1f"),
+            number(layer["ratio"], ".2f", "x"),
         )
     console.print(table)
     console.print(_totals_table(summary, ratio))
@@ -213,7 +215,7 @@ def print_report(summary: dict[str, Any], stream: TextIO | None = None) -> None:
         console.print(f"* {doubt}")
 
 
-def _title(summary: dict[str, Any]) -> str:
+def title(summary: Mapping[str, Any]) -> str:
     """The config and where it ran; emulated times are not to be mistaken for a GPU's."""
     device = summary["device"]
     if device is None:
@@ -224,7 +226,7 @@ def _title(summary: dict[str, Any]) -> str:
 
 def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
     """Totals, accuracy, agreement and memory."""
-    table = _table("whole run", "", "baseline", "cuda", ratio)
+    table = new_table("whole run", "", "baseline", "cuda", ratio)
     units = {
         "step_us": ("step", "us", ",.1f"),
         "transfer_us": ("transfer of a batch", "us", ",.1f"),
@@ -233,31 +235,31 @@ def _totals_table(summary: dict[str, Any], ratio: str) -> Table:
     }
     for key, (name, unit, form) in units.items():
         row = summary["totals"][key]
-        sides = (_number(row[side], form) for side in ("baseline", "cuda"))
-        table.add_row(name, unit, *sides, _number(row["ratio"], ".2f", "x"))
+        sides = (number(row[side], form) for side in ("baseline", "cuda"))
+        table.add_row(name, unit, *sides, number(row["ratio"], ".2f", "x"))
     agreement = summary["agreement"] or {}
     accuracy, memory = summary["test_accuracy"], summary["memory_bytes"]
     table.add_section()
     table.add_row(
         "test accuracy, difference",
         "",
-        *(_number(accuracy.get(side), ".4f") for side in ("baseline", "cuda")),
-        _number(agreement.get("accuracy_difference"), "+.4f"),
+        *(number(accuracy.get(side), ".4f") for side in ("baseline", "cuda")),
+        number(agreement.get("accuracy_difference"), "+.4f"),
     )
     table.add_row(
-        "test predictions equal", "", "", "", _number(agreement.get("predictions_equal"), ".2%")
+        "test predictions equal", "", "", "", number(agreement.get("predictions_equal"), ".2%")
     )
     peaks = (memory.get("baseline"), memory.get("cuda"), summary["peak_memory_bytes"])
     in_mib = (None if peak is None else peak / MEBIBYTE for peak in peaks)
-    table.add_row("peak memory, whole process", "MiB", *(_number(peak, ",.1f") for peak in in_mib))
+    table.add_row("peak memory, whole process", "MiB", *(number(peak, ",.1f") for peak in in_mib))
     return table
 
 
-def _table(*names: str) -> Table:
-    """An empty table of two columns of words and three of numbers."""
+def new_table(*names: str, words: int = 2) -> Table:
+    """An empty table whose first columns hold words, the others numbers; the first takes the room that is left."""
     table = Table(box=box.SIMPLE_HEAD, width=WIDTH, pad_edge=False, show_edge=False)
     for index, name in enumerate(names):
-        is_word = index < 2
+        is_word = index < words
         table.add_column(
             name,
             justify="left" if is_word else "right",
@@ -268,55 +270,6 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _number(value: float | None, form: str, suffix: str = "") -> str:
+def number(value: float | None, form: str, suffix: str = "") -> str:
+    """The formatted value, or that there is none."""
     return ABSENT if value is None else f"{value:{form}}{suffix}"
-
-
-def summarise_verification(
-    found: Sequence[tuple[str, Verification]], device: str
-) -> dict[str, Any]:
-    """What was verified of each rung, as JSON takes it; an error that is no number is None."""
-    return {
-        "device": device,
-        "is_good": bool(found) and all(verification.is_good for _, verification in found),
-        "rungs": [
-            {
-                "rung": rung,
-                "case_count": verification.case_count,
-                "comparison_count": len(verification.rows),
-                "kernels": list(verification.kernels),
-                "unverified": list(verification.unverified),
-                "mismatches": [_mismatch(row) for row in verification.mismatches],
-            }
-            for rung, verification in found
-        ],
-    }
-
-
-def _mismatch(row: CheckRow) -> dict[str, Any]:
-    """One comparison that failed; NaN and infinity are no JSON."""
-    error = row.max_abs_error if isfinite(row.max_abs_error) else None
-    return {**asdict(row), "max_abs_error": error}
-
-
-def print_verification(summary: dict[str, Any], stream: TextIO | None = None) -> None:
-    """A line for each rung, and for each comparison that failed."""
-    stream = stream or sys.stdout
-    for rung in summary["rungs"]:
-        mismatches = rung["mismatches"]
-        for row in mismatches:
-            error = _number(row["max_abs_error"], ".3g")
-            print(
-                f"{row['stage']} {row['quantity']} {row['shape']}: off by {error}, "
-                f"allowed {row['allowed_error']:.3g}",
-                file=stream,
-            )
-        for kernel in rung["unverified"]:
-            print(f"{kernel}: never launched", file=stream)
-        print(textwrap.fill(", ".join(rung["kernels"]), WIDTH), file=stream)
-        print(
-            f"rung {rung['rung']} ({summary['device']}): {len(rung['kernels'])} kernels on "
-            f"{rung['case_count']} shapes, {rung['comparison_count']} comparisons, "
-            f"{len(mismatches)} mismatches",
-            file=stream,
-        )

@@ -40,6 +40,13 @@ class EngineSummary:
     train_images: int | None
     cpu_over_wall: float | None
     timing_cpu_over_wall: float | None
+    predictions_equal: float | None
+    accuracy_difference: float | None
+    """Against the baseline of the same run; from -1 to 1."""
+    coverage: tuple[int, int] | None
+    """Of a rung of a ladder: stages that are of the rung, and that could be."""
+    same_plan_as: str
+    """The rung before, if both launch the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +73,21 @@ class Run:
 
     def text(self, *keys: str) -> str:
         """The string at this place in run.json, else empty."""
+        found = self._at(keys)
+        return found if isinstance(found, str) else ""
+
+    def rate(self, *keys: str) -> float | None:
+        """The positive number at this place in run.json, else None."""
+        found = self._at(keys)
+        if not isinstance(found, int | float) or isinstance(found, bool):
+            return None
+        return float(found) if 0 < found <= sys.float_info.max else None
+
+    def _at(self, keys: tuple[str, ...]) -> object:
         found: object = self.info
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
-        return found if isinstance(found, str) else ""
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +232,18 @@ def _read_json(path: Path, warn: Warn) -> dict[str, Any]:
 def _engines(info: dict[str, Any], path: Path, warn: Warn) -> Iterator[EngineSummary]:
     """The entries of ``engines`` that can be understood."""
     entries = info.get("engines", [])
-    for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+    entries = entries if isinstance(entries, list) else [entries]
+    for index, entry in enumerate(entries):
         where = f"{path}: engines[{index}]"
         names = ("engine", "device", "rung", "status")
         if not isinstance(entry, dict) or not all(isinstance(entry.get(n), str) for n in names):
             warn(f"{where}: one of {', '.join(names)} is missing; the entry is left out")
             continue
-        totals = entry.get("totals")
-        values = {**(totals if isinstance(totals, dict) else {}), **entry}
+        # runs of one rung once said it of the whole run
+        shared = info.get("agreement") if entry["engine"] != "baseline" else None
+        values = {**entry}
+        for part in (entry.get("totals"), entry.get("agreement", shared)):
+            values |= part if isinstance(part, dict) else {}
         images = _number(values, "train_images", where, warn)
         yield EngineSummary(
             **{name: entry[name] for name in names},
@@ -233,7 +255,18 @@ def _engines(info: dict[str, Any], path: Path, warn: Warn) -> Iterator[EngineSum
             train_images=None if images is None else int(images),
             cpu_over_wall=_number(values, "cpu_over_wall", where, warn),
             timing_cpu_over_wall=_number(values, "timing_cpu_over_wall", where, warn),
+            predictions_equal=_number(values, "predictions_equal", where, warn),
+            accuracy_difference=_number(values, "accuracy_difference", where, warn, least=-1.0),
+            coverage=_coverage(entry.get("coverage"), f"{where}.coverage", warn),
+            same_plan_as=same if isinstance(same := entry.get("same_plan_as"), str) else "",
         )
+
+
+def _coverage(found: object, where: str, warn: Warn) -> tuple[int, int] | None:
+    """The two counts, if they are there."""
+    counts = found if isinstance(found, dict) else {}
+    taken, possible = (_number(counts, name, where, warn) for name in ("taken", "possible"))
+    return None if taken is None or possible is None else (int(taken), int(possible))
 
 
 def _number(

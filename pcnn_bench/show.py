@@ -1,4 +1,4 @@
-"""What a config asks for, before anything is loaded or run: layers, shapes, parameters, work."""
+"""What a config asks for, before anything is loaded or run: layers, shapes, parameters, work, and the rungs' plans."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from pcnn_bench import engines
 from pcnn_bench.config import Config
 from pcnn_bench.network import LOSS_NAME, Layer
+from pcnn_bench.show_plan import compare, render_comparison, render_plan, short
 
 
 def describe(config: Config, rung: str | None = None) -> dict[str, Any]:
@@ -22,13 +23,23 @@ def describe(config: Config, rung: str | None = None) -> dict[str, Any]:
     ``byte_count`` for one full batch. Bytes are the least traffic: each operand read once, each
     result written once, float32. The loss is the last layer; ``step`` is the sum of everything.
 
+    ``plan`` is what the rung makes of it, as ``engines.describe_plans`` has it; ``rungs`` compares the plans of all
+    rungs, unless ``rung`` asks for one. Where engine cuda does not run there is no plan, unless ``rung`` asks for it.
+
     Raises:
         ConfigError: the config, one of its layers or the caller names a rung that is not built.
     """
-    rungs = engines.check_rungs(config, rung)
+    shown, *_ = engines.check_rungs(config, rung)
+    if rung is not None:
+        rungs: tuple[str, ...] = (shown,)
+    else:
+        rungs = engines.rungs() if "cuda" in config.engines else ()
     network = config.build_network()
     batch_size = config.training.batch_size
     optimizer = config.training.optimizer
+    plans = engines.describe_plans(
+        network, rungs, batch_size=batch_size, optimizer=optimizer, direction=config.cuda.backward
+    )
     layers = [_describe_layer(layer, batch_size) for layer in network.all_layers]
     update = _work(
         optimizer.update_flops(network.parameter_count),
@@ -40,8 +51,7 @@ def describe(config: Config, rung: str | None = None) -> dict[str, Any]:
         "name": config.name,
         "input_shape": list(network.input_shape),
         "batch_size": batch_size,
-        "rung": rungs[0],
-        "repeats_bitwise": all(engines.repeats_bitwise(each) for each in set(rungs)),
+        "deterministic": config.training.deterministic,
         "layers": layers,
         "totals": {
             "parameter_count": network.parameter_count,
@@ -50,21 +60,23 @@ def describe(config: Config, rung: str | None = None) -> dict[str, Any]:
             "update": update,
             "step": _sum([forward, backward, update]),
         },
+        "plan": next((plan for plan in plans if plan["rung"] == shown), None),
+        "rungs": [compare(plan) for plan in plans] if rung is None else [],
     }
 
 
 def render(description: dict[str, Any]) -> RenderableType:
-    """A table of ``describe``'s result for a rich console; fits 80 columns, needs no colour."""
+    """Tables of ``describe``'s result for a rich console; they fit 80 columns and need no colour."""
     totals = description["totals"]
     table = Table(box=SIMPLE_HEAD, show_footer=True, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("layer", "total", overflow="fold", min_width=10, vertical="bottom")
     table.add_column("output", no_wrap=True, vertical="bottom")
     for title, footer in (
         ("parameters", f"{totals['parameter_count']:,}"),
-        ("forward\nFLOP", _short(totals["forward"]["flop_count"])),
-        ("\nbyte", _short(totals["forward"]["byte_count"])),
-        ("backward\nFLOP", _short(totals["backward"]["flop_count"])),
-        ("\nbyte", _short(totals["backward"]["byte_count"])),
+        ("forward\nFLOP", short(totals["forward"]["flop_count"])),
+        ("\nbyte", short(totals["forward"]["byte_count"])),
+        ("backward\nFLOP", short(totals["backward"]["flop_count"])),
+        ("\nbyte", short(totals["backward"]["byte_count"])),
     ):
         table.add_column(title, footer, justify="right", no_wrap=True, vertical="bottom")
     for layer in description["layers"]:
@@ -73,7 +85,7 @@ def render(description: dict[str, Any]) -> RenderableType:
             "x".join(map(str, layer["y_shape"])) or "1",
             f"{layer['parameter_count']:,}" if layer["parameter_count"] else "",
             *(
-                _short(layer[phase][count])
+                short(layer[phase][count])
                 for phase in ("forward", "backward")
                 for count in ("flop_count", "byte_count")
             ),
@@ -82,16 +94,20 @@ def render(description: dict[str, Any]) -> RenderableType:
         f"{description['name']}: input {'x'.join(map(str, description['input_shape']))}, "
         f"loss {description['layers'][-1]['kind']}, batch {description['batch_size']}"
     )
-    repeats = "bit for bit" if description["repeats_bitwise"] else "not bit for bit"
-    return Group(
+    parts: list[RenderableType] = [
         Text(heading),
         table,
         Text(
             f"update: {_work_text(totals['update'])}; whole step: {_work_text(totals['step'])}\n"
-            "For one batch, with each operand moved once; k = 1000.\n"
-            f"rung {description['rung']}, repeats: {repeats}"
+            "For one batch, with each operand moved once; k = 1000."
         ),
-    )
+    ]
+    if description["plan"]:
+        plan = render_plan(description["plan"], is_deterministic=description["deterministic"])
+        parts += [Text(), plan]
+    if description["rungs"]:
+        parts += [Text(), render_comparison(description["rungs"])]
+    return Group(*parts)
 
 
 def _describe_layer(layer: Layer, batch_size: int) -> dict[str, Any]:
@@ -122,21 +138,10 @@ def _sum(works: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 def _work_text(work: dict[str, int]) -> str:
-    return f"{_short(work['flop_count'], 'FLOP')}, {_short(work['byte_count'], 'B')}"
+    return f"{short(work['flop_count'], 'FLOP')}, {short(work['byte_count'], 'B')}"
 
 
 def _title(layer: dict[str, Any]) -> str:
     """The layer's name; with its kind where the name does not begin with it."""
     name, kind = layer["name"], layer["kind"]
     return name if name.startswith(kind) or name == LOSS_NAME else f"{name} ({kind})"
-
-
-def _short(count: int, unit: str = "") -> str:
-    """Three digits and a prefix (15.1 M); empty where there is nothing."""
-    if not count:
-        return ""
-    value, prefixes = float(count), ["E", "P", "T", "G", "M", "k", ""]
-    prefix = prefixes.pop()
-    while value >= 999.5 and prefixes:
-        value, prefix = value / 1000, prefixes.pop()
-    return f"{value:.3g} {prefix}{unit}".rstrip()

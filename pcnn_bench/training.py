@@ -264,8 +264,9 @@ class _Epoch:
 
 def diverged(engine: Engine, what: str, schedule: Schedule) -> DivergedError:
     """The error, with the remedy."""
+    name = f"{engine.name} {engine.rung}".rstrip()
     return DivergedError(
-        f"engine {engine.name} ({engine.device}): {what}; "
+        f"engine {name} ({engine.device}): {what}; "
         f"lower training.optimizer.learning_rate (now {schedule.learning_rate:g})"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from pcnn_bench.layers.flatten import FlattenSpec
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec, SgdSpec
+from pcnn_bench.random_networks import random_network
 from pcnn_bench.results import CheckRow
 from pcnn_bench.tolerances import EXACT_KINDS, Bounded, Doubles, expect
 
@@ -58,16 +59,33 @@ class Verification:
     kernels: tuple[str, ...] = ()
     unverified: tuple[str, ...] = ()
     """Kernels that exist and were never launched."""
+    random: list[tuple[Case, list[CheckRow]]] = field(default_factory=list)
+    """Random networks, and what was compared of each; not among ``rows``."""
+
+    @property
+    def comparison_count(self) -> int:
+        """How much was compared."""
+        return len(self.rows) + sum(len(rows) for _, rows in self.random)
 
     @property
     def mismatches(self) -> list[CheckRow]:
         """The comparisons that failed."""
-        return [row for row in self.rows if row.status != "ok"]
+        return _mismatches([*self.rows, *(row for _, rows in self.random for row in rows)])
+
+    @property
+    def failed(self) -> list[Case]:
+        """The random networks in which a comparison failed."""
+        return [case for case, rows in self.random if _mismatches(rows)]
 
     @property
     def is_good(self) -> bool:
-        """Every comparison held, and there were some, of every kernel."""
-        return bool(self.rows and self.kernels) and not self.mismatches and not self.unverified
+        """Every comparison held, and there were some, of every kernel and each random network."""
+        counts = (len(self.rows), len(self.kernels), *(len(rows) for _, rows in self.random))
+        return all(counts) and not self.mismatches and not self.unverified
+
+
+def _mismatches(rows: Iterable[CheckRow]) -> list[CheckRow]:
+    return [row for row in rows if row.status != "ok"]
 
 
 def verify(
@@ -76,9 +94,10 @@ def verify(
     device: Device,
     rung: str,
     cases: Iterable[Case] | None = None,
+    random: Sequence[Case] = (),
     on_case: Callable[[Case], None] = lambda case: None,
 ) -> Verification:
-    """Verify the awkward shapes and, if a network is given, each of its stages at its own shape.
+    """Verify the awkward shapes and, if a network is given, each of its stages at its own shape; then ``random`` ones.
 
     Inputs are random, and once more small integers, on which the exact kinds must be equal to the last bit. Gradients
     from above are random. With ``cases`` given (some of the awkward ones), kernels they do not reach are not held
@@ -87,13 +106,18 @@ def verify(
     chosen = list(awkward_cases() if cases is None else cases)
     if network is not None:
         chosen += _network_cases(network)
+    chosen += random
     networks = [_network_of(case) for case in chosen]
     engines.prefetch(networks, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
     found = Verification()
     device.launched.clear()
-    for seed, (case, single) in enumerate(zip(chosen, networks, strict=True)):
+    for place, (case, single) in enumerate(zip(chosen, networks, strict=True)):
         on_case(case)
+        seed = place if case.seed is None else case.seed
         rows = _verify_case(case, single, device, rung, np.random.default_rng(seed))
+        if case.seed is not None:
+            found.random.append((case, rows))
+            continue
         found.rows += rows
         found.case_count += len({row.stage for row in rows})
     if cases is None and engines.keeps_data(rung):
@@ -105,6 +129,14 @@ def verify(
         known = engines.kernel_names(rung)
         found.unverified = tuple(sorted(set(known) - set(found.kernels)))
     return found
+
+
+def random_cases(count: int, first_seed: int) -> list[Case]:
+    """As many random networks, each drawn from a seed of its own: that and those that follow it."""
+    return [
+        replace(random_network(np.random.default_rng(seed)), seed=seed)
+        for seed in range(first_seed, first_seed + count)
+    ]
 
 
 def verify_resident(device: Device, rung: str) -> list[CheckRow]:

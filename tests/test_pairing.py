@@ -257,3 +257,25 @@ def test_step_is_compared_with_the_step(tmp_path: Path) -> None:
     step = step_pair(load_results(run), CUDA)
     assert step is not None
     assert step.speedup == pytest.approx((25.0, 25.0, 25.0))
+
+
+def test_a_phase_that_does_part_of_another_is_paired_with_what_is_left_of_it(
+    tmp_path: Path,
+) -> None:
+    results = load_results(make_run(tmp_path, baseline(), cuda()))
+    apart = stage_pairs(results, CUDA)
+    layers = results.layers.copy()
+    merging = (
+        (layers["stage"] == "dense1") & (layers["rung"] == "naive") & (layers["phase"] == "forward")
+    )
+    layers.loc[merging, "flags"] = "with:backward"
+    pairs = stage_pairs(replace(results, layers=layers), CUDA)
+    assert len(pairs) == len(apart) - 1
+    assert not [pair for pair in pairs if (pair.stage, pair.phase) == ("dense1", "backward")]
+    together = pair_of(pairs, "dense1", "forward")
+    halves = [pair_of(apart, "dense1", phase) for phase in ("forward", "backward")]
+    for side in ("baseline", "other"):
+        found, expected = getattr(together, side), [getattr(half, side) for half in halves]
+        assert found.median_us == pytest.approx(
+            sum(times.median_us for times in expected), rel=0.02
+        )

@@ -228,7 +228,8 @@ def test_a_good_run_says_what_it_was(world: World, tmp_path: Path) -> None:
     assert cuda["train_images"] == 2 * TRAIN_COUNT
     assert cuda["test_accuracy"] == 1.0
     assert baseline["cpu_over_wall"] == pytest.approx(1.0)
-    assert found["agreement"] == {"predictions_equal": 1.0, "accuracy_difference": 0.0}
+    assert cuda["agreement"] == {"predictions_equal": 1.0, "accuracy_difference": 0.0}
+    assert baseline["agreement"] is None
 
 
 def test_a_good_run_leaves_every_file(world: World, tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_without_cuda_no_device_is_looked_at(world: World, tmp_path: Path) -> No
     result = run_quietly(tmp_path, engines=["baseline"])
     assert not [event for event in world.log if event.startswith(("open", "cuda"))]
     assert result.document["device"] is None
-    assert result.document["agreement"]["predictions_equal"] is None
+    assert result.document["engines"][0]["agreement"] is None
     assert [(row.engine, row.stage) for row in result.checks] == [("baseline", "dense1")]
 
 
@@ -641,7 +642,7 @@ def test_the_real_engines_agree_and_the_stored_config_runs_the_same_again(tmp_pa
     assert first.document["status"] == again.document["status"] == "ok"
     assert {row.status for row in first.checks} == {"ok"}
     assert {row.stage for row in first.checks} >= {"conv2d1", "maxpool2d1", "dense1", "loss", "*"}
-    agreement = first.document["agreement"]
+    agreement = first.document["engines"][1]["agreement"]
     assert agreement["predictions_equal"] == 1.0
     assert agreement["accuracy_difference"] is None  # no accuracy on synthetic data
     timed = [row for row in first.layers if row.phase != "transfer"]

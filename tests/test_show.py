@@ -1,4 +1,4 @@
-"""What ``show`` says of a config."""
+"""What ``show`` says of a config's layers; the plans are in ``test_show_plan``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcnn_bench import engines
 from pcnn_bench.config import Config, load_config, parse_config
 from pcnn_bench.show import describe, render
 
@@ -117,8 +116,9 @@ def test_data_are_never_looked_for() -> None:
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_table_fits_80_columns_and_has_every_layer_on_its_line(path: Path) -> None:
     config = load_config(path)
-    lines = text_of(config).splitlines()
-    assert max(map(len, lines)) <= 80
+    text = text_of(config)
+    assert max(map(len, text.splitlines())) <= 80
+    lines = text.partition("\nrung ")[0].splitlines()
     for layer in config.build_network().all_layers:
         assert sum(line.split()[:1] == [layer.name] for line in lines) == 1
 
@@ -153,27 +153,11 @@ def test_longest_name_and_large_numbers_still_fit() -> None:
     assert "3,754,428,935" in words
 
 
-def test_rung_is_named_with_whether_it_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "rungs", lambda: ("naive", "swift"))
-    monkeypatch.setattr(engines, "repeats_bitwise", lambda rung: rung == "naive")
-
-    def last_line(*overrides: str, rung: str | None = None) -> str:
-        file = io.StringIO()
-        description = describe(parse_config(SMALL, "small.yaml", overrides), rung)
-        Console(file=file, width=80).print(render(description))
-        return file.getvalue().splitlines()[-1]
-
-    assert last_line() == "rung swift, repeats: not bit for bit"
-    assert last_line("cuda.rung=naive") == "rung naive, repeats: bit for bit"
-    assert last_line(rung="naive") == "rung naive, repeats: bit for bit"
-    own = "network.layers[2].cuda.rung=swift"
-    assert last_line(own, rung="naive") == "rung naive, repeats: not bit for bit"
-
-
 def test_numbers_beyond_every_prefix_stay_right() -> None:
     wide = [f"network.input=[2, {2**31 - 1}, {2**31 - 1}]", f"training.batch_size={2**31 - 1}"]
-    step = describe(parse_config(SMALL, "small.yaml", wide))["totals"]["step"]["flop_count"]
-    shown = re.search(r"whole step: (\S+) EFLOP", text_of(parse_config(SMALL, "small", wide)))
+    config = parse_config(SMALL, "small.yaml", wide)
+    step = describe(config)["totals"]["step"]["flop_count"]
+    shown = re.search(r"whole step: (\S+) EFLOP", text_of(config))
     assert shown
     assert float(shown[1]) == pytest.approx(step / 1e18, rel=1e-2)
 

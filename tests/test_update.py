@@ -82,4 +82,5 @@ def test_parts_are_summed_and_everything_moves(
         "parameter": draw["parameter"] - SPEC.learning_rate * velocity,
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(device.copy_out(arrays[name]), values, rtol=0, atol=2e-4)
+        found = np.asarray(device.copy_out(arrays[name]), np.float32)
+        np.testing.assert_allclose(found, np.asarray(values), rtol=0, atol=2e-4)

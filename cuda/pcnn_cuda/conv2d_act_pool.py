@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from pcnn_bench.engine import StagePhase, Work
 from pcnn_bench.errors import DeviceError
@@ -15,7 +15,14 @@ from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.layers.pooling import PoolingSpec
 from pcnn_bench.network import Layer, Network
 from pcnn_cuda.conv2d_act_pool_backward_tiles import BackwardTiles, choose_backward
-from pcnn_cuda.conv2d_act_pool_tiles import ForwardTile, Pair, Sizes, ceil_div, choose_forward
+from pcnn_cuda.conv2d_act_pool_tiles import (
+    BATCHES,
+    ForwardTile,
+    Pair,
+    Sizes,
+    ceil_div,
+    choose_forward,
+)
 from pcnn_cuda.device import BoundLaunch, DeviceArray
 from pcnn_cuda.launch import WARP_THREADS, Launch
 from pcnn_cuda.op import Direction, Op, PartialSums, Tensors
@@ -32,6 +39,14 @@ SUM_SLICES = 8
 """Threads that add up one gradient's splits: 264 splits are then 33 loads each."""
 
 
+class Convolved(NamedTuple):
+    """Cells of one map and image that are convolved: forward, and again for the gradients of weight and input."""
+
+    forward: int
+    for_weight: int
+    for_input: int
+
+
 class Conv2dActPool(Op):
     """conv2d, then an activation, a pooling, or both in either order.
 
@@ -46,8 +61,10 @@ class Conv2dActPool(Op):
     backward_reads_x = True
     backward_reads_y = True
 
-    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
-        super().__init__(layers, direction)
+    def __init__(
+        self, layers: Sequence[Layer], direction: Direction = "push", batch_size: int = 1
+    ) -> None:
+        super().__init__(layers, direction, batch_size)
         conv, *after = self.layers
         assert isinstance(conv.spec, Conv2dSpec)
         kinds = [layer.kind for layer in after]
@@ -64,6 +81,7 @@ class Conv2dActPool(Op):
             Pair(*conv.spec.kernel), Pair(*conv.spec.stride), Pair(*conv.spec.padding),
             Pair(*(pool.size if pool else (1, 1))), Pair(*(pool.stride if pool else (1, 1))),
             self._activates_cells and not self._keeps_signs and not self.keeps_slopes,
+            BATCHES if batch_size < BATCHES[-1] else BATCHES[-1:],
         )  # fmt: skip
 
     @classmethod
@@ -128,9 +146,12 @@ class Conv2dActPool(Op):
             "PASSED_BYTES": self.passed_bytes,
             "THREADS": self.threads,
             "SUM_SLICES": SUM_SLICES,
-            **self.forward_tile.constants(),
-            **self.backward_tiles.constants(),
+            **self._tile_constants(),
         }
+
+    def _tile_constants(self) -> dict[str, int]:
+        """What the host chooses."""
+        return {**self.forward_tile.constants(), **self.backward_tiles.constants()}
 
     def saved(self) -> dict[str, tuple[Shape, str]]:
         """``passed`` (K, U, V, bytes): see the kernels."""
@@ -162,7 +183,7 @@ class Conv2dActPool(Op):
         """grad_y (N, K, U, V) -> grad_weight, grad_bias and, where needed, grad_x (N, C, H, W)."""
         assert t.grad_y is not None
         tiles = self.backward_tiles
-        partials, splits = t.workspace["partials"], tiles.weight.splits(n)
+        partials, splits = t.workspace["partials"], self._splits(n, t)
         inputs = n * tiles.input.blocks if t.grad_x else 0
         blocks = inputs + splits * tiles.weight.groups
         return [
@@ -176,9 +197,8 @@ class Conv2dActPool(Op):
 
     def partial_sums(self, n: int, t: Tensors) -> list[PartialSums]:
         """The splits' gradients of all filters."""
-        splits = self.backward_tiles.weight.splits(n)
         assert t.gradient is not None
-        return [PartialSums(t.workspace["partials"], splits, t.gradient)]
+        return [PartialSums(t.workspace["partials"], self._splits(n, t), t.gradient)]
 
     def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """partials -> grad_weight, grad_bias."""
@@ -186,10 +206,14 @@ class Conv2dActPool(Op):
         return [
             self.kernels[f"{self.stem}_backward_sum"].bind(
                 Launch((blocks, 1, 1), (WARP_THREADS * SUM_SLICES, 1, 1)),
-                partials=t.workspace["partials"], SPLITS=self.backward_tiles.weight.splits(n),
+                partials=t.workspace["partials"], SPLITS=self._splits(n, t),
                 grad_weight=t.gradients["weight"], grad_bias=t.gradients["bias"],
             )
         ]  # fmt: skip
+
+    def _splits(self, n: int, t: Tensors) -> int:
+        """Into how many partial sums n images go."""
+        return self.backward_tiles.weight.splits(n)
 
     def _launch(self, blocks: int, shared: int) -> Launch:
         return Launch((blocks, 1, 1), (self.threads, 1, 1), FLOAT_BYTES * shared)
@@ -197,6 +221,12 @@ class Conv2dActPool(Op):
     def _passed(self, t: Tensors) -> DeviceArray:
         """The saved bytes; any array will do where there are none, since nothing is read or written."""
         return t.saved.get("passed", replace(t.y, dtype="uint8"))
+
+    def _convolved(self, n: int) -> Convolved:
+        tiles = self.backward_tiles
+        return Convolved(
+            self.forward_tile.convolved, tiles.weight.convolved_again, tiles.input.convolved_again
+        )
 
     def work(self, n: int) -> dict[StagePhase, Work]:
         """FLOPs of every cell that is convolved, some more than once; bytes without the maps in between."""
@@ -206,13 +236,13 @@ class Conv2dActPool(Op):
         parameters = conv.parameter_count
         each = 2 * n * s.maps * s.channels * s.taps  # of a cell of all maps
         kept = [layer for layer in after if self.fold == (1, 1) or layer.kind != "avgpool2d"]
-        forward = each * self.forward_tile.convolved
+        convolved = self._convolved(n)
+        forward = each * convolved.forward
         forward += sum(layer.spec.forward_flops(layer.batch_x(n)) for layer in kept)
-        tiles = self.backward_tiles
-        cells, moved = prod(s.out) + tiles.weight.convolved_again, x + 2 * y + 2 * parameters
-        moved += 2 * tiles.weight.splits(n) * self._partial_size
+        cells, moved = prod(s.out) + convolved.for_weight, x + 2 * y + 2 * parameters
+        moved += 2 * prod(self.workspace(n)["partials"][0])
         if conv.needs_grad_x:
-            cells += prod(s.out) + tiles.input.convolved_again
+            cells += prod(s.out) + convolved.for_input
             moved += x
         backward = each * cells + n * s.maps * prod(s.out)
         backward += sum(layer.spec.backward_flops(layer.batch_x(n), True) for layer in kept)

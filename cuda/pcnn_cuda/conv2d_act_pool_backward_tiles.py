@@ -9,7 +9,6 @@ from itertools import product
 
 from pcnn_bench.errors import DeviceError
 from pcnn_cuda.conv2d_act_pool_tiles import (
-    BATCHES,
     CHUNK_FLOATS,
     LOAD_ISSUES,
     LOOP_ISSUES,
@@ -182,7 +181,7 @@ class InputTile:
         return rows * columns * self.groups
 
     def price(self, is_push: bool) -> float:
-        """What the input's gradient costs an image, over all of ``BATCHES``."""
+        """What the input's gradient costs an image, over all of ``Sizes.batches``."""
         s = self.sizes
         if is_push:
             items, units, sums = self.push_items, self.units_there, float(self.unit_block)
@@ -204,7 +203,7 @@ class InputTile:
         if s.recomputes:
             issues += ceil_div(s.maps, self.chunk) * self.convolved.issues(self.threads)
         return sum(
-            makespan(n * self.blocks, self.threads, self.shared, issues) / n for n in BATCHES
+            makespan(n * self.blocks, self.threads, self.shared, issues) / n for n in s.batches
         )
 
     def constants(self) -> dict[str, int]:
@@ -316,7 +315,7 @@ class WeightTile:
         return min(n * self.tiles, max(1, TARGET_BLOCKS // self.groups))
 
     def price(self) -> float:
-        """What the filters' gradient costs an image, over all of ``BATCHES``."""
+        """What the filters' gradient costs an image, over all of ``Sizes.batches``."""
         s = self.sizes
         four = (
             4 * self.map_block * self.channel_block * s.kernel.w
@@ -334,7 +333,7 @@ class WeightTile:
         if s.recomputes:
             tile += self.convolved.issues(self.threads)
         price = 0.0
-        for n in BATCHES:
+        for n in s.batches:
             splits = self.splits(n)
             joining = LOAD_ISSUES * splits * s.maps * s.channels * s.taps / 32 / MULTIPROCESSORS
             issues = ceil_div(n * self.tiles, splits) * tile
@@ -396,7 +395,7 @@ class BackwardTiles:
         return max(self.input.shared, self.weight.shared)
 
     def price(self, is_push: bool) -> float:
-        """What backward costs an image, over all of ``BATCHES``."""
+        """What backward costs an image, over all of ``Sizes.batches``."""
         return self.input.price(is_push) + self.weight.price()
 
     def constants(self) -> dict[str, int]:

@@ -24,7 +24,8 @@ MAX_SHARED = 96 * 1024 // FLOAT_BYTES
 CHUNK_FLOATS = 40 * 1024 // FLOAT_BYTES
 """Inputs and filters that a block loads at once: more would not make the loop over chunks cheaper."""
 BATCHES = (64, 256)
-"""What tiles are chosen for: small enough that idle multiprocessors count, and large enough that they do not."""
+"""What tiles are chosen for: small enough that idle multiprocessors count, and large enough that they do not. From the
+last one on, a batch counts as large, and only that matters."""
 MULTIPROCESSORS = 132
 """Of the card that tiles are chosen for, an H200; others get good tiles too."""
 
@@ -75,6 +76,8 @@ class Sizes:
     step: Pair
     recomputes: bool
     """Whether backward convolves again."""
+    batches: tuple[int, ...] = BATCHES
+    """What to choose tiles for."""
 
     @property
     def taps(self) -> int:
@@ -242,10 +245,11 @@ class ForwardTile:
         )
 
     def price(self) -> float:
-        """What forward costs an image, over all of ``BATCHES``."""
+        """What forward costs an image, over all of ``Sizes.batches``."""
         issues = self.convolution.issues(self.threads)
         return sum(
-            makespan(n * self.blocks, self.threads, self.shared, issues) / n for n in BATCHES
+            makespan(n * self.blocks, self.threads, self.shared, issues) / n
+            for n in self.convolution.sizes.batches
         )
 
     def constants(self) -> dict[str, int]:

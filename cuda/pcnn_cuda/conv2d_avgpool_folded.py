@@ -30,8 +30,10 @@ class Conv2dAvgPoolFolded(Conv2dActPool):
     stem = "conv2d_avgpool_folded"
     sum_kernel = ""
 
-    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
-        super().__init__(layers, direction)
+    def __init__(
+        self, layers: Sequence[Layer], direction: Direction = "push", batch_size: int = 1
+    ) -> None:
+        super().__init__(layers, direction, batch_size)
         s = self.sizes
         self.fold, self.fold_step = s.size, s.stride
         self.sizes = replace(

@@ -117,7 +117,8 @@ def choose_tile(g: Geometry) -> Tile:
 def _thread_shapes(g: Geometry) -> Iterator[tuple[int, int]]:
     """(maps, columns) that a thread may compute."""
     width, down = g.out_shape[1], g.down[1]
-    parts = {ceil(width / count) for count in range(1, width + 1)}
+    # the width in equal parts of at most THREAD_OUTPUTS, since no thread takes more
+    parts = {balanced(width, limit) for limit in range(1, min(width, THREAD_OUTPUTS) + 1)}
     columns = {ceil(part / down) * down for part in parts}
     smallest = min(columns)
     for count in sorted(columns):
@@ -297,7 +298,7 @@ def _strip_of(
         grad_pitch=odd_pitch(column_groups * columns, grad_vector),
     )  # fmt: skip
     height = g.out_shape[0]
-    tallest = height if tile.tile_count(g) > 1 else ceil(height / 2)
+    tallest = min(height if tile.tile_count(g) > 1 else ceil(height / 2), TILE_FLOATS)
     heights = [replace(tile, rows=rows, lines=g.extent(0, rows)) for rows in range(1, tallest + 1)]
     wanted = [each for each in heights if each.floats(g)[0] <= TILE_FLOATS] or heights[:1]
     tile = min(wanted, key=lambda each: (-(-height // each.rows) * each.rows, -each.rows))

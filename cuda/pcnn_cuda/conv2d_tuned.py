@@ -36,8 +36,10 @@ class Conv2dTuned(Conv2d):
     stem = "conv2d_tuned"
     sum_kernel = "conv2d_tuned_backward_sum"
 
-    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
-        super().__init__(layers, direction)
+    def __init__(
+        self, layers: Sequence[Layer], direction: Direction = "push", batch_size: int = 1
+    ) -> None:
+        super().__init__(layers, direction, batch_size)
         spec = cast(Conv2dSpec, self.layer.spec)
         (c, h, w), (k, p, q) = self.layer.x_shape, self.layer.y_shape
         self.is_tiled = max(*spec.kernel, *spec.stride) <= MAX_EDGE

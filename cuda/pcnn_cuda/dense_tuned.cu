@@ -21,20 +21,12 @@
 #include "activation.cuh"
 #include "matrix_tile.cuh"
 
-#if !defined(FEATURES) || !defined(UNITS)
-#error "compile with -DFEATURES= -DUNITS=; the host takes them from the layer"
+#if !defined(FEATURES) || !defined(UNITS) || !defined(ACTIVATION)
+#error "compile with -DFEATURES= -DUNITS= -DACTIVATION=; the host takes them from the layer"
 #endif
 #if !defined(FORWARD_DEPTH) || !defined(INPUT_DEPTH) || !defined(WEIGHT_DEPTH)
 #error "compile with -DFORWARD_DEPTH= -DINPUT_DEPTH= -DWEIGHT_DEPTH=; the host takes them from dense_tuned.py"
 #endif
-
-__device__ __forceinline__ float error_of(float grad_y, float y)
-{
-    if (ACTIVATION == TANH) return grad_y * (1.0f - y * y);
-    if (ACTIVATION == RELU) return y > 0.0f ? grad_y : 0.0f;
-    if (ACTIVATION == SIGMOID) return grad_y * y * (1.0f - y);
-    return grad_y;
-}
 
 // x or weight: `rows` rows of FEATURES, and beyond them, if AND_ONE, a column of ones.
 template <bool IS_DEPTH_FIRST, bool AND_ONE = false>
@@ -73,7 +65,7 @@ struct Errors {
             if (ACTIVATION != NONE) load_cells<VECTOR, VECTOR>(values, y + row * UNITS + column);
         }
 #pragma unroll
-        for (int v = 0; v < VECTOR; ++v) to[v] = error_of(grads[v], values[v]);
+        for (int v = 0; v < VECTOR; ++v) to[v] = error_as(ACTIVATION, grads[v], values[v]);
     }
 };
 

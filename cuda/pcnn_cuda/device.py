@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from pcnn_bench.errors import DeviceError
 from pcnn_cuda.launch import Launch, Parameter
 
 HostArray = npt.NDArray[np.generic]
@@ -122,7 +123,19 @@ class Event(Protocol):
     """A point in the device's queue."""
 
 
-class Device(Protocol):
+class Compiler(Protocol):
+    """What gives the kernels of a source."""
+
+    def compile(self, source: str, /, **constants: int) -> Mapping[str, Kernel]:
+        """The kernels of ``pcnn_cuda/<source>`` with each constant as ``-D``; kept for later calls.
+
+        Raises:
+            DeviceError: the compiler is missing, does not fit, or refuses the source; one line with the remedy.
+        """
+        ...
+
+
+class Device(Compiler, Protocol):
     """One device. All work is queued in order; ``synchronize`` and ``copy_out`` wait."""
 
     @property
@@ -142,14 +155,6 @@ class Device(Protocol):
     @property
     def allocated_bytes(self) -> int:
         """Bytes held now by ``empty``."""
-        ...
-
-    def compile(self, source: str, /, **constants: int) -> Mapping[str, Kernel]:
-        """The kernels of ``pcnn_cuda/<source>`` with each constant as ``-D``; kept for later calls.
-
-        Raises:
-            DeviceError: the compiler is missing, does not fit, or refuses the source; one line with the remedy.
-        """
         ...
 
     def prefetch(self, builds: Sequence[tuple[str, Mapping[str, int]]]) -> None:
@@ -252,6 +257,7 @@ def check_arguments(
 
     Raises:
         TypeError: an argument is missing, unknown, or of the wrong kind or element type.
+        DeviceError: an int exceeds 32 bits.
     """
     unknown = [name for name in arguments if name not in parameters]
     missing = [] if partial else [name for name in parameters if name not in arguments]
@@ -271,3 +277,7 @@ def check_arguments(
         elif isinstance(value, bool) or not isinstance(value, _PYTHON_TYPES[parameter.code]):
             wanted = "an int" if parameter.code == "i" else "a float"
             raise TypeError(f"{kernel}: {name} must be {wanted}, not {type(value).__name__}")
+        elif parameter.code == "i" and not -(2**31) <= cast(int, value) < 2**31:
+            raise DeviceError(
+                f"{kernel}: {name} = {value} does not fit a 32-bit int; use a smaller batch_size"
+            )

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Literal, cast
 
 import numpy as np
@@ -35,16 +34,10 @@ from pcnn_cuda.device import (
 )
 from pcnn_cuda.emulation.reports import Report, describe_reports
 from pcnn_cuda.emulation.runtime import KernelLibrary, LaunchRecord, Region, Runtime
-from pcnn_cuda.launch import Launch, Parameter, kernel_text, signatures
+from pcnn_cuda.launch import Launch, Parameter, check_limits, kernel_text, signatures
 
 _ALIGNMENT = 256
 _GAP_BYTES = 1 << 16  # between the arrays of a checked launch: most steps past one end there
-
-# The hardware's limits, all compute capabilities from 9.0 on.
-_MAX_BLOCK = (1024, 1024, 64)
-_MAX_BLOCK_THREADS = 1024
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_DYNAMIC_SHARED_BYTES = 227 * 1024
 
 
 class KernelFault(DeviceError):  # noqa: N818 - the fault is the kernel's, not ours
@@ -116,12 +109,8 @@ class EmulatedLaunch:
                 ctypes.c_uint64.from_address(address).value = value.address
             elif self._kernel.parameters[name].code == "f":
                 ctypes.c_float.from_address(address).value = float(value)
-            elif -(2**31) <= value < 2**31:
-                ctypes.c_int32.from_address(address).value = int(value)
             else:
-                raise DeviceError(
-                    f"{self.kernel_name}: {name} = {value} does not fit a 32-bit int; use a smaller batch_size"
-                )
+                ctypes.c_int32.from_address(address).value = int(value)
 
     def _raise(self, count: int) -> None:
         raw = self._device.runtime.reports(count)
@@ -185,10 +174,10 @@ class EmulatedKernel:
 
         Raises:
             TypeError: an argument is missing, unknown, or of the wrong kind or element type.
-            DeviceError: a GPU would refuse this launch; names the kernel and the limit.
+            DeviceError: a GPU would refuse this launch; names the kernel and the limit. Or an int exceeds 32 bits.
         """
         check_arguments(self.name, self.parameters, arguments)
-        _check_limits(self.name, launch)
+        check_limits(self.name, launch)
         bound = _CheckedLaunch if self._device.checker else EmulatedLaunch
         return bound(self, launch, arguments, self._device)
 
@@ -416,23 +405,6 @@ class EmulatedDevice:
                 self._compiling -= 1
                 if not self._compiling:
                     self.compile_s += time.perf_counter() - self._compiling_since
-
-
-def _check_limits(kernel: str, launch: Launch) -> None:
-    """Raise the DeviceError that stands for a GPU's refusal of ``launch``."""
-    extents = zip((*launch.grid, *launch.block), (*_MAX_GRID, *_MAX_BLOCK), strict=True)
-    if (
-        all(1 <= extent <= limit for extent, limit in extents)
-        and prod(launch.block) <= _MAX_BLOCK_THREADS
-        and 0 <= launch.shared_bytes <= _MAX_DYNAMIC_SHARED_BYTES
-    ):
-        return
-    raise DeviceError(
-        f"{kernel}: launch refused: grid {launch.grid}, block {launch.block}, "
-        f"{launch.shared_bytes} bytes of shared memory; a GPU takes grids up to {_MAX_GRID}, "
-        f"blocks up to {_MAX_BLOCK} and {_MAX_BLOCK_THREADS} threads, {_MAX_DYNAMIC_SHARED_BYTES} bytes; "
-        "use a smaller layer or batch_size"
-    )
 
 
 def _overlapping(arrays: Mapping[str, DeviceArray]) -> list[list[str]]:

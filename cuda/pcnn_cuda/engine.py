@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,18 +11,18 @@ import numpy.typing as npt
 
 from pcnn_bench.engine import WHOLE_STEP, MemoryUse, Probe, Stage, StageClock
 from pcnn_bench.errors import DataError, DeviceMemoryError
-from pcnn_bench.layers.base import FLOAT_BYTES
 from pcnn_bench.network import Floats, Labels, Network
 from pcnn_bench.optimizers import OptimizerSpec
+from pcnn_cuda.binding import Binding
 from pcnn_cuda.capacity import refusal
-from pcnn_cuda.device import BoundLaunch, Device, DeviceArray, Replay
+from pcnn_cuda.device import Device, DeviceArray, HostArray, Replay
 from pcnn_cuda.event_clock import EventClock
 from pcnn_cuda.ladder import CAPTURED, HOST_DATA, resolve_rung
 from pcnn_cuda.load_batch import LoadBatch
-from pcnn_cuda.op import Direction, PartialSums, Tensors
-from pcnn_cuda.plan import UPDATE_NAME, Plan, PlannedStage, Tensor, View
+from pcnn_cuda.op import Direction
+from pcnn_cuda.plan import UPDATE_NAME, Plan, PlannedStage, View
 from pcnn_cuda.probe import probe
-from pcnn_cuda.sgd import Sgd, join_table
+from pcnn_cuda.sgd import Sgd
 from pcnn_cuda.step import StageLaunches, Step, launch_all, launch_timed
 
 
@@ -46,7 +45,7 @@ class CudaEngine:
         optimizer: OptimizerSpec,
         device: Device,
         rung: str | None = None,
-        direction: Direction = "push",
+        direction: Direction | None = None,
         history_images: int = 0,
         keeps_data: bool | None = None,
     ) -> None:
@@ -72,19 +71,15 @@ class CudaEngine:
         self._load()
         self._driver_free_before = device.free_bytes()[0]
         self._memory = self._allocate()
-        self._tensors = {stage.info.name: self._resolve(stage) for stage in self.plan.stages}
-        self._spans: list[View] = []
-        if self.plan.update:
-            self._spans = [self.plan.span(name) for name in ("parameters", "gradients", "velocity")]
-            for (
-                span
-            ) in self._spans:  # the padding between layers is updated too, and must hold numbers
-                device.fill(self._array(span), 0)
+        self._tables: list[DeviceArray] = []
+        self._binding = Binding(self.plan, self._memory, self._sgd, self._put_table)
+        self._array = self._binding.array
+        for span in self._binding.spans.values():
+            device.fill(span, 0)  # the padding between layers is updated too, and must hold numbers
         self._replays: dict[tuple[int, int, int], Replay] = {}
         self._steps: dict[int, Step] = {}
-        self._tables: list[DeviceArray] = []
-        self._losses = self._array(_whole(self.plan.losses))
-        self._predictions = self._array(_whole(self.plan.predictions))
+        self._losses = self._array(self.plan.losses)
+        self._predictions = self._array(self.plan.predictions)
         self._loss_count = 0
         self._fetched_losses: list[Floats] = []
         self._n = 0
@@ -93,9 +88,9 @@ class CudaEngine:
             inputs, targets = self.plan.input, self.plan.labels
             self.resident = LoadBatch(
                 device,
-                self._array(_whole(inputs)),
-                self._array(_whole(targets)),
-                self._array(_whole(self.plan.first)),
+                self._array(inputs),
+                self._array(targets),
+                self._array(self.plan.first),
             )
         self._is_closed = False
         self._restart_history()
@@ -131,86 +126,17 @@ class CudaEngine:
         except DeviceMemoryError as error:
             raise DeviceMemoryError(f"{refusal(self.plan, free, total)} ({error})") from error
 
-    def _array(self, view: View) -> DeviceArray:
-        """A view's place in the allocation."""
-        base = DeviceArray(
-            self._memory.address + view.tensor.offset, view.tensor.shape, view.tensor.dtype
-        )
-        return base.view(view.shape, first=view.first)
-
-    def _resolve(self, stage: PlannedStage) -> Tensors:
-        """The arrays of a stage."""
-
-        def arrays(views: Mapping[str, View]) -> dict[str, DeviceArray]:
-            return {name: self._array(view) for name, view in views.items()}
-
-        labels, predictions = self.plan.labels, self.plan.predictions
-        return Tensors(
-            x=self._array(stage.x),
-            y=self._array(stage.y),
-            grad_x=self._array(stage.grad_x) if stage.grad_x else None,
-            grad_y=self._array(stage.grad_y) if stage.grad_y else None,
-            labels=self._array(_whole(labels)) if stage.is_loss else None,
-            predictions=self._array(_whole(predictions)) if stage.is_loss else None,
-            history=self._array(_whole(self.plan.losses)),
-            first=self._array(_whole(self.plan.first)),
-            parameter=self._array(_whole(stage.parameter)) if stage.parameter else None,
-            gradient=self._array(_whole(stage.gradient)) if stage.gradient else None,
-            parameters=arrays(stage.parameters),
-            gradients=arrays(stage.gradients),
-            saved=arrays(stage.saved),
-            workspace=arrays(stage.workspace),
-        )
+    def _put_table(self, rows: HostArray) -> DeviceArray:
+        """A table of the update's on the device."""
+        self._tables.append(self._device.empty(rows.shape, "int32"))
+        self._device.copy_in(self._tables[-1], rows)
+        return self._tables[-1]
 
     def _bind(self, n: int) -> Step:
         """The launches for batches of n images, bound once."""
         if n not in self._steps:
-            self._steps[n] = self._bind_stages(self.plan.stages, n)
+            self._steps[n] = self._binding.bind(self.plan.stages, n)
         return self._steps[n]
-
-    def _bind_stages(self, planned: Sequence[PlannedStage], n: int) -> Step:
-        """The launches of some stages for n images, and those of the update of all layers."""
-        stages = [self._bind_stage(stage, n) for stage in planned]
-        if not self._spans:
-            return Step(stages)
-        sums = [
-            each
-            for stage in planned
-            if stage.needs_backward
-            for each in stage.op.partial_sums(n, self._tensors[stage.info.name])
-        ]
-        return Step(stages, self._update(self._spans, sums))
-
-    def _bind_stage(self, stage: PlannedStage, n: int) -> StageLaunches:
-        """The launches of one stage for n images."""
-        tensors = self._tensors[stage.info.name]
-        update: list[BoundLaunch] = []
-        if stage.parameter and stage.gradient and stage.velocity and not self.plan.updates_at_once:
-            update = self._update(
-                [_whole(stage.parameter), _whole(stage.gradient), _whole(stage.velocity)]
-            )
-        op = stage.op
-        launches = StageLaunches(stage, op.forward(n, tensors), [], [], update)
-        if stage.needs_backward:
-            launches.backward = op.backward(n, tensors)
-            launches.aside = op.backward_aside(n, tensors)
-            if not self._spans or not op.partial_sums(n, tensors):
-                launches.aside += op.add_up(n, tensors)
-        return launches
-
-    def _update(self, views: Sequence[View], sums: Sequence[PartialSums] = ()) -> list[BoundLaunch]:
-        """The launches that complete these sums and move parameters; views of them, gradients, velocity."""
-        parameter, grad, velocity = map(self._array, views)
-        arrays = {"parameter": parameter, "grad": grad, "velocity": velocity}
-        arrays["learning_rate"] = self._array(_whole(self.plan.learning_rate))
-        if not sums:
-            return self._sgd.update(**arrays)
-        memory = replace(self._memory, shape=(self._memory.size // FLOAT_BYTES,), dtype="float32")
-        rows = join_table(sums, memory=memory, grad=grad)
-        table = self._device.empty(rows.shape, "int32")
-        self._tables.append(table)
-        self._device.copy_in(table, rows)
-        return self._sgd.update_joined(memory=memory, table=table, sums=sums, **arrays)
 
     # Parameters
 
@@ -220,7 +146,7 @@ class CudaEngine:
             self._device.copy_in(array, parameters[full_name])
         for stage in self.plan.stages:
             if stage.velocity:
-                self._device.fill(self._array(_whole(stage.velocity)), 0)
+                self._device.fill(self._array(stage.velocity), 0)
 
     def parameters(self) -> dict[str, Floats]:
         """A copy of the parameters by full name; waits for queued steps."""
@@ -233,14 +159,14 @@ class CudaEngine:
         """Full name -> array."""
         found: dict[str, DeviceArray] = {}
         for stage in self.plan.stages:
-            for name, array in self._tensors[stage.info.name].parameters.items():
+            for name, array in self._binding.tensors[stage.info.name].parameters.items():
                 owner = next(layer.name for layer in stage.op.layers if layer.parameters)
                 found[name if "." in name else f"{owner}.{name}"] = array
         return found
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Takes effect with the next step; 0 leaves the parameters as they are."""
-        rate = self._array(_whole(self.plan.learning_rate))
+        rate = self._array(self.plan.learning_rate)
         self._device.copy_in(rate, np.array([learning_rate], np.float32))
 
     # Training
@@ -314,7 +240,7 @@ class CudaEngine:
 
     def _restart_history(self) -> None:
         """The next losses go to the first place."""
-        self._device.fill(self._array(_whole(self.plan.first)), 0)
+        self._device.fill(self._array(self.plan.first), 0)
 
     def _fetch_losses(self) -> None:
         """Move the history to the host; waits."""
@@ -363,10 +289,10 @@ class CudaEngine:
         self._restart_history()
         if self.resident:
             self.resident.is_ahead = False
-        step = self._bind_stages([planned], len(given.x))
+        step = self._binding.bind([planned], len(given.x))
         (launches,) = step.stages
         launches.update = launches.update or step.update
-        results = probe(self._device, launches, self._tensors[stage], given)
+        results = probe(self._device, launches, self._binding.tensors[stage], given)
         self.load_parameters(parameters)
         return results
 
@@ -404,11 +330,6 @@ class CudaEngine:
             self._is_closed = True
             for array in (self._memory, *self._tables):
                 self._device.free(array)
-
-
-def _whole(tensor: Tensor) -> View:
-    """All of a tensor."""
-    return View(tensor, tensor.shape)
 
 
 def sources_of(plans: Sequence[Plan]) -> list[tuple[str, dict[str, int]]]:

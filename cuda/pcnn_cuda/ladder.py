@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers.base import CudaChoice
+from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.network import Layer
 from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
@@ -71,19 +72,17 @@ RUNGS["graph"] = (
     *RUNGS["fused"],
 )
 
-FUSING_PAYS_FLOPS = 100_000_000
-"""Products of a batch, forward, up to which fusing a convolution with its activation and pooling pays on an H200.
-
-What fusing saves is launches and the map's way through memory; what it costs is convolving again in backward and
-smaller tiles. Measured with LeNet-5 at batch 64 (both blocks gain) and 1024 (the second loses), and CIFAR-quick at 256
-(the second and third lose). A block that needs no input gradient gained in each.
-"""
-
 UPDATED_AT_ONCE = frozenset({"graph"})
 """Rungs that update the parameters of all layers in one launch."""
 
 BEST_OF = frozenset({"graph"})
 """Rungs that take the better op of the rungs below for each layer, so that a lower rung's is no fall-back."""
+
+PULLED_EXTENT, PULLED_CHANNELS = 56, 64
+"""Rows and columns, or else channels, of the input of a convolution from which on ``BEST_OF`` pull errors down.
+
+A filter of one cell never does. Measured block by block: results/published/h200/blocks.csv.
+"""
 
 CAPTURED = frozenset({"graph"})
 """Rungs whose step is recorded once and replayed."""
@@ -108,7 +107,7 @@ def resolve_rung(name: str | None) -> str:
 
 
 def cover(
-    layers: Sequence[Layer], rung: str, direction: Direction = "push", batch_size: int = 1
+    layers: Sequence[Layer], rung: str, direction: Direction | None = None, batch_size: int = 1
 ) -> list[Op]:
     """One op for each run of layers, in order; a layer's own ``cuda`` choice wins over these.
 
@@ -121,22 +120,25 @@ def cover(
     first = 0
     while first < len(layers):
         choice = layers[first].spec.cuda or CudaChoice()
-        table = _table(resolve_rung(choice.rung or rung), layers[first], batch_size)
+        table = RUNGS[resolve_rung(choice.rung or rung)]
         end = next(
             (index for index in range(first + 1, len(layers)) if _chooses(layers[index])), None
         )
         run, op = next(_fitting(table, layers[first:end]))
-        ops.append(op(layers[first : first + len(run)], choice.backward or direction))
+        covered = layers[first : first + len(run)]
+        wanted = choice.backward or direction or _better_direction(rung, layers[first])
+        ops.append(op(covered, wanted, batch_size))
         first += len(run)
     return ops
 
 
-def _table(rung: str, layer: Layer, batch_size: int) -> Table:
-    """The lines of a rung; rung ``graph`` takes those of the better rung for this layer."""
-    if rung != "graph" or layer.kind != "conv2d" or not layer.needs_grad_x:
-        return RUNGS[rung]
-    flops = layer.spec.forward_flops(layer.batch_x(batch_size))
-    return RUNGS["graph" if flops <= FUSING_PAYS_FLOPS else "tuned"]
+def _better_direction(rung: str, layer: Layer) -> Direction:
+    """What a block that begins with this layer does where nobody chose."""
+    if rung not in BEST_OF or not isinstance(layer.spec, Conv2dSpec):
+        return "push"
+    channels, *extent = layer.x_shape
+    is_large = min(extent) >= PULLED_EXTENT or channels >= PULLED_CHANNELS
+    return "pull" if is_large and max(layer.spec.kernel) > 1 else "push"
 
 
 def _chooses(layer: Layer) -> bool:

@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from math import prod
 
 from pcnn_bench.errors import DeviceError
 
 BLOCK_THREADS = 256
 WARP_THREADS = 32
 TERMS_PER_THREAD = 128  # joining the threads' sums then costs little beside making them
-MAX_GRID_X = 2**31 - 1
+# The hardware's limits, all compute capabilities from 9.0 on.
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_BLOCK_THREADS = 1024
+MAX_DYNAMIC_SHARED_BYTES = 227 * 1024
 MAX_INDEX = 2**31 - BLOCK_THREADS  # so that the last, partly filled block still counts in 32 bits
 
 
@@ -24,6 +29,27 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int = 0
+
+
+def check_limits(kernel: str, launch: Launch) -> None:
+    """Raise what stands for a GPU's refusal of ``launch``.
+
+    Raises:
+        DeviceError: names the kernel and the limits.
+    """
+    extents = zip((*launch.grid, *launch.block), (*MAX_GRID, *MAX_BLOCK), strict=True)
+    if (
+        all(1 <= extent <= limit for extent, limit in extents)
+        and prod(launch.block) <= MAX_BLOCK_THREADS
+        and 0 <= launch.shared_bytes <= MAX_DYNAMIC_SHARED_BYTES
+    ):
+        return
+    raise DeviceError(
+        f"{kernel}: launch refused: grid {launch.grid}, block {launch.block}, "
+        f"{launch.shared_bytes} bytes of shared memory; a GPU takes grids up to {MAX_GRID}, "
+        f"blocks up to {MAX_BLOCK} and {MAX_BLOCK_THREADS} threads, {MAX_DYNAMIC_SHARED_BYTES} bytes; "
+        "use a smaller layer or batch_size"
+    )
 
 
 ONE_THREAD = Launch((1, 1, 1), (1, 1, 1))
@@ -57,7 +83,7 @@ def reduction(output_count: int, image_count: int, map_size: int) -> Launch:
     Raises:
         DeviceError: more blocks than a grid can hold.
     """
-    if not 0 < output_count <= MAX_GRID_X:
+    if not 0 < output_count <= MAX_GRID[0]:
         raise DeviceError(f"{output_count} blocks exceed a grid; use a smaller layer")
     wanted = min(BLOCK_THREADS, map_size, image_count * map_size // TERMS_PER_THREAD)
     threads = WARP_THREADS

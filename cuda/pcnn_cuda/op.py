@@ -57,7 +57,8 @@ class PartialSums:
 class Op(ABC):
     """An implementation of one or more consecutive layers.
 
-    The constructor only looks at sizes; ``load`` compiles. The class attributes tell the plan how long tensors live
+    The constructor only looks at sizes; ``batch_size`` is what the op is made for, though any smaller batch will do.
+    ``load`` compiles. The class attributes tell the plan how long tensors live
     and which may share memory.
     """
 
@@ -78,9 +79,12 @@ class Op(ABC):
     forward_writes_grad_x: ClassVar[bool] = False
     """A loss that computes its gradient at once; backward launches nothing."""
 
-    def __init__(self, layers: Sequence[Layer], direction: Direction = "push") -> None:
+    def __init__(
+        self, layers: Sequence[Layer], direction: Direction = "push", batch_size: int = 1
+    ) -> None:
         self.layers = tuple(layers)
         self.wanted_direction = direction
+        self.batch_size = batch_size
         self.kernels: Mapping[str, Kernel] = {}
 
     @classmethod

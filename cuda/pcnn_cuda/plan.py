@@ -121,7 +121,7 @@ class Plan:
         rung: str,
         batch_size: int,
         optimizer: OptimizerSpec,
-        direction: Direction = "push",
+        direction: Direction | None = None,
         history_images: int = 0,
     ) -> None:
         self.network = network
@@ -132,10 +132,11 @@ class Plan:
         self.optimizer = optimizer
         self.static: list[Tensor] = []
         self.arena: list[Tensor] = []
-        self._ops = cover(network.all_layers, rung, direction, batch_size)
-        self._overwritable = _overwritable(self._ops)
         self.input = self._keep("", "x", "input", (batch_size, *network.input_shape))
         self.labels = self._keep("", "labels", "input", (batch_size,), "int32")
+        self._check_sizes()  # before tiles are looked for on maps that nothing can hold
+        self._ops = cover(network.all_layers, rung, direction, batch_size)
+        self._overwritable = _overwritable(self._ops)
         self.learning_rate = self._keep("", "learning_rate", "optimizer", (1,))
         self.predictions = self._keep("loss", "predictions", "workspace", (batch_size,), "int32")
         history = max(history_images, HISTORY_BATCHES * batch_size)

@@ -13,7 +13,6 @@ from pcnn_cuda.launch import Launch, Parameter
 DEFAULT_SHARED_BYTES = 48 * 1024
 """A kernel must ask for dynamic shared memory beyond this (CUDA C++ Programming Guide)."""
 LAUNCH_LIMITS = "a grid is at most 2147483647 x 65535 x 65535 blocks, a block 1024 threads"
-INT_RANGE = range(-(2**31), 2**31)
 
 
 Function = Any
@@ -125,14 +124,8 @@ class PycudaKernel:
             value = arguments[name]
             if isinstance(value, DeviceArray):
                 values.append(value.address)
-            elif parameter.code == "f":
-                values.append(float(value))
-            elif int(value) in INT_RANGE:
-                values.append(int(value))  # PyCUDA's packing refuses NumPy's integers
-            else:
-                raise DeviceError(
-                    f"{self.name}: {name} = {value} exceeds 32 bits; use a smaller batch_size"
-                )
+            else:  # PyCUDA's packing refuses NumPy's numbers
+                values.append(float(value) if parameter.code == "f" else int(value))
         return values
 
 

@@ -62,12 +62,12 @@ __device__ __forceinline__ void store_cells(float* to, const float* cells, int c
 }
 
 // ROWS rows of PITCH cells into shared memory, each from cell `left` of what `row_at(row)` points to, which has WIDTH
-// cells; zero beyond them, and for a null pointer. All THREADS threads of the block take part; no barrier.
-template <int THREADS, int ROWS, int PITCH, int WIDTH, class RowAt>
+// cells; zero beyond them, and for a null pointer. All THREAD_COUNT threads of the block take part; no barrier.
+template <int THREAD_COUNT, int ROWS, int PITCH, int WIDTH, class RowAt>
 __device__ __forceinline__ void stage_rows(float* tile, int left, RowAt row_at)
 {
-    constexpr int LANES = lanes_for(PITCH, THREADS);
-    constexpr int ROWS_AT_ONCE = THREADS / LANES;
+    constexpr int LANES = lanes_for(PITCH, THREAD_COUNT);
+    constexpr int ROWS_AT_ONCE = THREAD_COUNT / LANES;
     const int lane = threadIdx.x % LANES;
     if (threadIdx.x >= ROWS_AT_ONCE * LANES) return;
 

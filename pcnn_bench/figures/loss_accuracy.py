@@ -25,6 +25,10 @@ from pcnn_bench.results_reading import Results
 
 PANEL_INCHES = 1.9
 _LINES = ("-", "--", ":", "-.")
+_MARKS = ("o", "^", "D")
+"""The next one when the lines begin anew."""
+_TITLE_SERIES = 4
+"""As many as a title holds in two lines."""
 
 
 def curves(results: Results) -> dict[Series, pd.DataFrame]:
@@ -97,7 +101,7 @@ def _looks(series: list[Series]) -> dict[Series, dict[str, Any]]:
             "color": color(one),
             "linestyle": _LINES[index % len(_LINES)],
             "linewidth": 2.8 if is_baseline else 1.4,
-            "marker": "s" if is_baseline else "o",
+            "marker": "s" if is_baseline else _MARKS[index // len(_LINES) % len(_MARKS)],
             "markersize": 5.5 if is_baseline else 4,
             "markerfacecolor": "white" if one.is_emulated else color(one),
             "zorder": 2 if is_baseline else 3,
@@ -156,8 +160,10 @@ def _title(results: Results, found: dict[Series, pd.DataFrame], has_accuracy: bo
         values = rows[column].dropna()
         if len(values):
             ends.append(f"{plain(series.short, 30)} {values.iloc[-1]:.4g}")
+    if len(ends) > _TITLE_SERIES:  # the lower rungs are in the legend
+        ends = [ends[0], *ends[1 - _TITLE_SERIES :]]
     word = "test accuracy" if has_accuracy else "training loss"
-    return f"{name}: last {word}: {', '.join(ends[:4])}{emulated_mark(found)}"
+    return f"{name}: last {word}: {', '.join(ends)}{emulated_mark(found)}"
 
 
 def _subtitle(found: dict[Series, pd.DataFrame]) -> str:

@@ -21,7 +21,8 @@ check() {  # tool, planted fault
     {
         echo "== every kernel of every rung, on awkward shapes and a small network"
         compute-sanitizer --tool "$1" --error-exitcode 9 \
-            python3 -m pcnn_bench verify configs/quickstart.yaml --device gpu --quiet
+            python3 -m pcnn_bench verify configs/quickstart.yaml --device gpu --quiet &&
+        compute-sanitizer --tool "$1" --error-exitcode 9 python3 tests/gpu/ceilings.py
     } >>"$log" 2>&1
     local code=$?
     grep -E "SUMMARY|^rung" "$log" | tail -2
