@@ -119,6 +119,8 @@ class _Chain:
                 return found
             gradients = self._backward(layer, self._inputs[index], self._outputs[index], grad)
             grad = gradients.pop("grad_x", None)
+            if "predictions" in gradients:  # which are no parameter's
+                found["predictions"] = gradients.pop("predictions")
             for name, quantity in gradients.items():
                 prefix = "grad_" if name.startswith("grad_") else ""
                 found[prefix + self._named(layer, name.removeprefix(prefix))] = quantity
@@ -157,7 +159,7 @@ class _Chain:
         kind = layer.kind
         y = self._probe(layer, x.value, None)["losses" if kind in _LOSSES else "y"]
         if kind in _LOSSES:
-            return Bounded(y, _LOSSES[kind](x.value, y)["losses"])
+            return Bounded(y, _LOSSES[kind](x, y)["losses"])
         if kind in _LINEAR:
             terms = self._probe(layer, np.abs(x.value), None, on_magnitudes=True)["y"]
             without_x = self._probe(layer, np.zeros_like(x.value), None, on_magnitudes=True)["y"]
@@ -180,8 +182,8 @@ class _Chain:
         if kind in _LOSSES:
             predictions = value["predictions"]
             return {
-                "grad_x": Bounded(value["grad_x"], _LOSSES[kind](x.value, y.value)["grad_x"]),
-                "predictions": Bounded(predictions, np.zeros_like(predictions)),
+                "grad_x": Bounded(value["grad_x"], _LOSSES[kind](x, y.value)["grad_x"]),
+                "predictions": Bounded(predictions, _undecided(x, predictions)),
             }
         assert grad is not None
         if kind in _DERIVATIVES:
@@ -280,23 +282,43 @@ def _terms(layer: Layer, n: int) -> dict[str, int]:
     return {"y": features + 1, "grad_x": units, "grad_weight": n, "grad_bias": n}
 
 
-def _softmax_cross_entropy(x: Doubles, losses: Doubles) -> dict[str, Doubles]:
-    """exp(x - m) errs by its argument's rounding and its own; then the sum over K, the logarithm, two additions."""
-    n, classes = x.shape
-    reach = x.max(axis=1) - x.min(axis=1)
+def _softmax_cross_entropy(x: Bounded, losses: Doubles) -> dict[str, Doubles]:
+    """exp(x - m) errs by its argument's rounding and its own; then the sum over K, the logarithm, two additions.
+
+    Scores that err by e at most change the loss by 2 e, and the probability p by a factor of exp(2 e), or by 1.
+    """
+    n, classes = x.value.shape
+    reach = x.value.max(axis=1) - x.value.min(axis=1)
     relative = FUNCTION_ULPS + reach + classes
+    given = 2 * x.error.max(axis=1)
+    exponentials = np.exp(x.value - x.value.max(axis=1, keepdims=True))
+    probability = exponentials / exponentials.sum(axis=1, keepdims=True)
+    carried = np.minimum(probability * np.expm1(np.minimum(given, 1.0))[:, None], 1.0)
+    carried = np.where(given[:, None] <= 1, carried, 1.0)
+    rounding = np.broadcast_to(UNIT_ROUNDOFF * (2 * relative[:, None] + 4), x.value.shape)
     return {
-        "losses": UNIT_ROUNDOFF * (relative + FUNCTION_ULPS * np.abs(losses) + 3 * reach),
-        "grad_x": np.broadcast_to(UNIT_ROUNDOFF * (2 * relative[:, None] + 4) / n, x.shape),
+        "losses": UNIT_ROUNDOFF * (relative + FUNCTION_ULPS * np.abs(losses) + 3 * reach) + given,
+        "grad_x": (rounding + carried) / n,
     }
 
 
-def _mean_squared_error(x: Doubles, losses: Doubles) -> dict[str, Doubles]:
+def _mean_squared_error(x: Bounded, losses: Doubles) -> dict[str, Doubles]:
     """A sum of K squares of differences; a difference rounds once, its multiple twice more."""
-    difference = np.abs(x) + 1
-    n, classes = x.shape
+    difference = np.abs(x.value) + 1
+    n, classes = x.value.shape
     sums = (summation_error(classes) + 4 * UNIT_ROUNDOFF) * (difference**2).mean(axis=1)
-    return {"losses": sums, "grad_x": 4 * UNIT_ROUNDOFF * 2 * difference / (n * classes)}
+    carried = ((2 * difference + x.error) * x.error).mean(axis=1)
+    grad = 4 * UNIT_ROUNDOFF * difference + x.error
+    return {"losses": sums + carried, "grad_x": 2 * grad / (n * classes)}
+
+
+def _undecided(x: Bounded, predictions: Doubles) -> Doubles:
+    """How far from the prediction the farthest class lies whose score may be the largest, within its error."""
+    if not x.error.any():
+        return np.zeros_like(predictions)
+    surely = (x.value - x.error).max(axis=1, keepdims=True)
+    distance = np.abs(np.arange(x.value.shape[1]) - predictions[:, None])
+    return np.where(x.value + x.error >= surely, distance, 0.0).max(axis=1)
 
 
 _LOSSES = {

@@ -31,6 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_forward
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ y, unsigned char* __restrict__ passed)
 {
+    follow();
     extern __shared__ float4 arena[];
     convolve_and_pool(x, weight, bias, y, passed, reinterpret_cast<float*>(arena));
 }
@@ -40,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
+    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -56,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
+    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -70,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
 extern "C" __global__ void __launch_bounds__(32 * SUM_SLICES) conv2d_act_pool_backward_sum(
     const float* __restrict__ partials, float* __restrict__ grad_weight, float* __restrict__ grad_bias, int SPLITS)
 {
+    follow();
     __shared__ float sums[32 * SUM_SLICES];
     join_splits(partials, grad_weight, grad_bias, SPLITS, sums);
 }

@@ -9,6 +9,7 @@
 
 #include "activation.cuh"
 #include "async_copy.cuh"
+#include "follow.cuh"
 
 #if !defined(CHANNELS) || !defined(IN_H) || !defined(IN_W) || !defined(MAPS) || !defined(OUT_H) || !defined(OUT_W)
 #error "compile with -DCHANNELS= -DIN_H= -DIN_W= -DMAPS= -DOUT_H= -DOUT_W=; the host takes them from the layers"

@@ -1,8 +1,8 @@
-// conv2d_act_pool_forward.cuh - a tile of the convolution, in registers; pooled and activated cells
+// conv2d_act_pool_forward.cuh - a tile of the convolution, in registers; then pooled and activated
 
 #pragma once
 
-#include "conv2d_act_pool.cuh"
+#include "conv2d_act_pool_window.cuh"
 
 // MAPS_ x ROWS_ x COLUMNS_ outputs of the convolution, CHUNK_ channels at a time. An item is a thread's share:
 // MAP_BLOCK_ maps x PIXEL_BLOCK_ neighbours of a row.
@@ -88,43 +88,6 @@ __device__ __forceinline__ void convolve(
     }
 }
 
-// The pooled and activated value of a window; what backward must know of its cells goes to `passed`.
-__device__ __forceinline__ float pool(const float* window, int stride, unsigned char* passed)
-{
-    float result = MAX_POOL ? window[0] : 0.0f;
-    int position = 0;
-    unsigned signs = 0;
-    for (int r = 0; r < SIZE_H; ++r) {
-        for (int s = 0; s < SIZE_W; ++s) {
-            const float value = window[r * stride + s];
-            const int cell = r * SIZE_W + s;
-            if (MAX_POOL) {
-                const bool first_nan = value != value && result == result;
-                if (value > result || first_nan) {
-                    result = value;
-                    position = cell;
-                }
-                continue;
-            }
-            const float activated = ACTIVATE_CELLS ? activate(value) : value;
-            result += activated;
-            if (KEEPS_SLOPES) reinterpret_cast<float*>(passed)[cell] = slope(activated);
-            if (!KEEPS_SIGNS) continue;
-            if (value > 0.0f) signs |= 1u << cell % 8;
-            if (cell % 8 == 7 || cell == CELLS - 1) {
-                passed[cell / 8] = signs;
-                signs = 0;
-            }
-        }
-    }
-    if (MAX_POOL) {
-        for (int byte = 0; byte < PASSED_BYTES; ++byte) passed[byte] = position >> 8 * byte & 255;
-        return activate(result);
-    }
-    result *= 1.0f / CELLS;
-    return ACTIVATE_CELLS ? result : activate(result);
-}
-
 #if !defined(FORWARD_MAPS) || !defined(FORWARD_ROWS) || !defined(FORWARD_COLUMNS) || !defined(FORWARD_CHUNK)
 #error "compile with -DFORWARD_MAPS= -DFORWARD_ROWS= -DFORWARD_COLUMNS= -DFORWARD_CHUNK=; the host chooses the tile"
 #endif
@@ -163,6 +126,6 @@ __device__ __forceinline__ void convolve_and_pool(
         if (k0 + map >= K || u0 + row >= U || v0 + column >= V) continue;
         const int out = ((n * K + k0 + map) * U + u0 + row) * V + v0 + column;
         const float* window = tile + map * OUT_PLANE + row * STEP_H * OUT_STRIDE + column * STEP_W;
-        y[out] = pool(window, OUT_STRIDE, passed + out * PASSED_BYTES);
+        y[out] = pool([&](int r) { return window + r * OUT_STRIDE; }, passed + out * PASSED_BYTES);
     }
 }

@@ -7,7 +7,7 @@
 // The pooled and activated value of a window, whose row r begins at row_at(r); what backward must know of its cells
 // goes to `passed`.
 template <class RowAt>
-__device__ __forceinline__ float pool_rows(RowAt row_at, unsigned char* passed)
+__device__ __forceinline__ float pool(RowAt row_at, unsigned char* passed)
 {
     float result = MAX_POOL ? row_at(0)[0] : 0.0f;
     int position = 0;
@@ -86,3 +86,38 @@ struct Above {
     const float* weight;
     const float* bias;
 };
+
+// Windows that neither overlap nor have derivatives recomputed: a thread takes a window and spreads its error over cells.
+constexpr bool SPREADS = !RECOMPUTES && SIZE_H <= STEP_H && SIZE_W <= STEP_W;
+constexpr int AT_ONCE = CELLS <= 4 ? 4 : 2;  // windows whose loads a thread has on their way together
+
+struct Window {
+    int map, row, column;  // of its first cell within the tile
+    bool is_there;
+    float error;           // of each cell that it reaches, but for a derivative kept
+    float slopes[KEEPS_SLOPES ? CELLS : 1];
+    unsigned char passed[KEEPS_SLOPES || PASSED_BYTES == 0 ? 1 : PASSED_BYTES];
+};
+
+// Window `item` of those that touch a tile of cells from (p0, q0) on, for COUNT maps; from row end_u on there is none.
+template <int COUNT, int WINDOW_ROWS, int WINDOW_COLUMNS>
+__device__ __forceinline__ void load_window(
+    Window& window, const Above& above, int item, int n, int k0, int p0, int q0, int end_u = U)
+{
+    window.map = item / (WINDOW_ROWS * WINDOW_COLUMNS);
+    const int u = floor_div(p0, STEP_H) + item / WINDOW_COLUMNS % WINDOW_ROWS;
+    const int v = floor_div(q0, STEP_W) + item % WINDOW_COLUMNS;
+    window.row = u * STEP_H - p0;
+    window.column = v * STEP_W - q0;
+    window.is_there = window.map < COUNT && k0 + window.map < K && u >= 0 && u < end_u && v >= 0 && v < V;
+    const int out = window.is_there ? ((n * K + k0 + window.map) * U + u) * V + v : 0;  // any will do to be read
+    const float grad = above.grad_y[out];
+    const float derivative = ACTIVATE_CELLS ? 1.0f : slope(above.y[out]);
+    if constexpr (KEEPS_SLOPES) {
+        load_run<CELLS, CELLS>(window.slopes, reinterpret_cast<const float*>(above.passed) + out * CELLS);
+    } else {
+#pragma unroll
+        for (int byte = 0; byte < PASSED_BYTES; ++byte) window.passed[byte] = above.passed[out * PASSED_BYTES + byte];
+    }
+    window.error = grad * derivative * (MAX_POOL ? 1.0f : 1.0f / CELLS);
+}

@@ -164,6 +164,14 @@ def signatures(text: str) -> Mapping[str, Mapping[str, Parameter]]:
     }
 
 
+@cache
+def followers() -> frozenset[str]:
+    """The kernels that may be launched before those before them have ended: ``follow()`` is what they do first."""
+    begins = re.compile(rf"{_KERNEL.pattern}\s*\{{\s*follow\(\);", re.DOTALL)
+    texts = (_COMMENT.sub("", kernel_text(source)) for source in kernel_sources())
+    return frozenset(name for text in texts for name, _ in begins.findall(text))
+
+
 def _parameter(declaration: str) -> tuple[str, Parameter]:
     """``const float* __restrict__ x`` -> ("x", Parameter("P", "float32"))."""
     match = _PARAMETER.match(declaration.strip())

@@ -17,6 +17,8 @@
 // Idea       the learning rate lies in device memory, so that it can change without binding the launch anew. What adds up
 //            the parts of a gradient has it in a register when it is needed: the launch that updates does it on its way
 
+#include "follow.cuh"
+
 #define UPDATE_THREADS 256
 enum { FIRST_BLOCK, FIRST, COUNT, SPLITS, LOG2_SLICES, PARTIALS, COLUMNS };
 
@@ -37,6 +39,7 @@ extern "C" __global__ void sgd_update(
     float* __restrict__ velocity, float* __restrict__ parameter,
     float momentum, float weight_decay, int count)
 {
+    follow();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
     move(grad[i], {velocity[i], parameter[i], learning_rate[0]}, velocity, parameter, momentum, weight_decay, i);
@@ -47,6 +50,7 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
     const float* __restrict__ learning_rate, float* __restrict__ velocity, float* __restrict__ parameter,
     float momentum, float weight_decay, int count, int join_count, int first_plain)
 {
+    follow();
     __shared__ float sums[UPDATE_THREADS];
     const int block = blockIdx.x;
     if (block >= first_plain) {
