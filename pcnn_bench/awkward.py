@@ -13,12 +13,14 @@ from pcnn_bench.layers import LOSSES, SPECS, LayerSpec, Shape
 class Case:
     """Consecutive layers by themselves (a loss may be the last), the shape of one image, and how many images.
 
+    Engines are made for ``spare`` images more: a kernel that reads there spreads NaN, one that writes there is caught.
     ``seed`` is what a random network, and the values it is given, are drawn from.
     """
 
     specs: tuple[LayerSpec, ...]
     x_shape: Shape
     n: int
+    spare: int = 2
     seed: int | None = None
 
     @property
@@ -63,6 +65,14 @@ DENSES: tuple[tuple[int, Shape, dict[str, Any]], ...] = (
     (5, (31,), {"out_features": 33}),
     (2, (3,), {"out_features": 257}),
 )
+HEADS: tuple[tuple[int, Shape, tuple[tuple[int, str], ...]], ...] = (
+    (2, (13,), ((7, "tanh"), (5, "relu"), (3, ""))),
+    (3, (130,), ((9, ""), (4, "sigmoid"))),
+    (140, (5,), ((6, "sigmoid"), (3, ""))),
+    (270, (4,), ((3, "tanh"),)),
+    (530, (3,), ((2, ""),)),
+)
+"""Fully connected layers (units, activation) below a loss, and batches of few and of many images."""
 ELEMENTWISE: tuple[tuple[int, Shape], ...] = (
     (1, (1,)),
     (3, (5, 7, 2)),
@@ -97,6 +107,15 @@ def _chains() -> Iterator[Case]:
     for kind in ACTIVATIONS:
         for n, x_shape, arguments in DENSES:
             yield Case((layer_spec("dense", **arguments), layer_spec(kind)), x_shape, n)
+    for number, (n, x_shape, layers) in enumerate(HEADS):
+        loss_kind, loss = list(LOSSES.items())[number % len(LOSSES)]
+        head = [
+            spec
+            for units, kind in layers
+            for spec in (layer_spec("dense", out_features=units), kind and layer_spec(kind))
+            if spec
+        ]
+        yield Case((*head, loss(kind=loss_kind)), x_shape, n)
     for number, kinds in enumerate(AFTER_CONVOLUTION):
         which, pooling = POOLED[number % len(POOLED)]
         n, x_shape, arguments = CONVOLUTIONS[which]

@@ -165,6 +165,14 @@ OPTIONS: dict[str, Callable[[Command], Command]] = {
         "--set", "overrides", multiple=True, metavar="KEY=VALUE",
         help="Replace a value of the config, as in training.epochs=3; repeatable.",
     ),
+    "random": click.option(
+        "--random", "random_count", type=click.IntRange(min=0), default=0, metavar="N",
+        help="Verify N random networks too.",
+    ),
+    "seed": click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S",
+        help="Of the first random network; the next has the next.",
+    ),
     "quiet": click.option("--quiet", is_flag=True, help="Show no progress."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     "with_host": click.option(
@@ -308,23 +316,7 @@ def plot(results: Path, output: Path | None, quiet: bool, as_json: bool) -> None
 
 @cli.command()
 @CONFIG
-@_options("device", "nvcc", "rung", "set", "quiet", "json")
-@click.option(
-    "--random",
-    "random_count",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Verify N random networks as well.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="S",
-    help="Of the first random network; the next has the next.",
-)
+@_options("device", "nvcc", "rung", "random", "seed", "set", "quiet", "json")
 def verify(
     config: Path,
     device: str,
@@ -360,10 +352,7 @@ def verify(
         finally:
             opened.close()
     summary = summarise_verification(found, opened.kind)
-    if as_json:
-        _print_json(summary)
-    else:
-        print_verification(summary)
+    _print_json(summary) if as_json else print_verification(summary)
     if not summary["is_good"]:
         raise FindingError(
             "verify: a kernel differs from the baseline or was not reached; see the lines above"

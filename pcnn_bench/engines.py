@@ -282,9 +282,14 @@ def make_cuda(
 
 
 def prefetch(
-    networks: Sequence[Network], *, device: Device, rung: str, optimizer: OptimizerSpec
+    networks: Sequence[Network],
+    batch_sizes: Sequence[int],
+    *,
+    device: Device,
+    rung: str,
+    optimizer: OptimizerSpec,
 ) -> None:
-    """Compile what these networks need, side by side, before engines are made of them one by one.
+    """Compile what these networks need, side by side, before engines for these batches are made one by one.
 
     Raises:
         DeviceError: a kernel does not compile.
@@ -293,8 +298,8 @@ def prefetch(
     from pcnn_cuda.plan import Plan
 
     plans = [
-        Plan(each, rung=rung, batch_size=1, optimizer=optimizer, direction=direction)
-        for each in networks
+        Plan(network, rung=rung, batch_size=size, optimizer=optimizer, direction=direction)
+        for network, size in zip(networks, batch_sizes, strict=True)
         for direction in DIRECTIONS
     ]
     device.prefetch(sources_of(plans))

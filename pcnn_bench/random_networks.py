@@ -16,6 +16,8 @@ STRIDES = (1, 1, 2, 3)
 """Most are 1: others shrink small maps to nothing."""
 MAX_KERNEL, MAX_PADDING, MAX_POOL, MAX_STEP = 7, 3, 4, 3
 MAX_MAPS, MAX_UNITS, MAX_IMAGES = 11, 19, 5
+SPARE = (2, 2, 254)
+"""Room beyond the batch: tiles depend on what an engine is made for, those of 256 images are for large batches."""
 MAX_BLOCKS = 2
 """Convolutions of a network: compiling them is what takes the time."""
 
@@ -61,7 +63,8 @@ def random_network(rng: np.random.Generator) -> Case:
         specs += [layer_spec(kind) for kind in _choose(rng, ((), *((act,) for act in ACTIVATIONS)))]
     specs.append(layer_spec("dense", out_features=_draw(rng, 1, MAX_UNITS)))
     loss = _choose(rng, tuple(LOSSES))
-    return Case((*specs, LOSSES[loss](kind=loss)), x_shape, _draw(rng, 1, MAX_IMAGES))
+    layers = (*specs, LOSSES[loss](kind=loss))
+    return Case(layers, x_shape, _draw(rng, 1, MAX_IMAGES), _choose(rng, SPARE))
 
 
 def as_config(case: Case) -> str:

@@ -39,19 +39,11 @@ def render_plan(plan: Plan, *, is_deterministic: bool) -> RenderableType:
     if "error" in plan:
         return Text(f"rung {plan['rung']}: no plan: {plan['error']}")
     return Group(
-        Text(
-            f"rung {plan['rung']}, backward {plan['direction'] or 'as the rung prefers'}, "
-            f"{_repeats(plan, is_deterministic)}"
-        ),
+        Text(f"rung {plan['rung']}, {_repeats(plan, is_deterministic)}"),
         _stage_table(plan["stages"], plan["totals"]["step"]),
         *(Text(line) for line in _notes(plan)),
         _memory_table(plan["memory"]),
-        Text(_memory_note(plan["memory"])),
-        *(
-            [Text("The training set, kept on the device, comes on top.")]
-            if plan["keeps_data"]
-            else []
-        ),
+        Text(_memory_note(plan["memory"], keeps_data=plan["keeps_data"])),
     )
 
 
@@ -170,13 +162,14 @@ def _memory_table(memory: Mapping[str, Any]) -> Table:
     return table
 
 
-def _memory_note(memory: Mapping[str, Any]) -> str:
-    """What sharing saves."""
+def _memory_note(memory: Mapping[str, Any], *, keeps_data: bool) -> str:
+    """What the steps are, what sharing saves, and what is not there."""
     last = memory["step_count"] - 1
+    data = "\nThe training set, kept on the device, comes on top." if keeps_data else ""
     return (
         f"Steps 0 to {last}: forward through all stages, backward through all, update ({last}).\n"
         f"Tensors that do not always live take {short(memory['lent_bytes'], 'B')} in an arena of "
-        f"{short(memory['arena_bytes'], 'B')}."
+        f"{short(memory['arena_bytes'], 'B')}.{data}"
     )
 
 

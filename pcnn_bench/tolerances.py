@@ -318,7 +318,8 @@ def _undecided(x: Bounded, predictions: Doubles) -> Doubles:
         return np.zeros_like(predictions)
     surely = (x.value - x.error).max(axis=1, keepdims=True)
     distance = np.abs(np.arange(x.value.shape[1]) - predictions[:, None])
-    return np.where(x.value + x.error >= surely, distance, 0.0).max(axis=1)
+    possible = np.where(x.value + x.error >= surely, distance, 0.0)
+    return np.asarray(possible.max(axis=1), np.float64)
 
 
 _LOSSES = {

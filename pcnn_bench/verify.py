@@ -24,8 +24,6 @@ from pcnn_bench.tolerances import EXACT_KINDS, Bounded, Doubles, expect
 if TYPE_CHECKING:
     from pcnn_cuda.device import Device
 
-SPARE_IMAGES = 2
-"""Room beyond the batch, filled with NaN: a kernel that reads there spreads them, one that writes there is caught."""
 NETWORK_IMAGES = 3
 """Images for which a config's own network is verified."""
 RESIDENT_SETS: tuple[tuple[int, int, tuple[int, int, int]], ...] = (
@@ -108,7 +106,8 @@ def verify(
         chosen += _network_cases(network)
     chosen += random
     networks = [_network_of(case) for case in chosen]
-    engines.prefetch(networks, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
+    sizes = [case.n + case.spare for case in chosen]
+    engines.prefetch(networks, sizes, device=device, rung=rung, optimizer=VERIFY_OPTIMIZER)
     found = Verification()
     device.launched.clear()
     for place, (case, single) in enumerate(zip(chosen, networks, strict=True)):
@@ -215,16 +214,15 @@ def _verify_case(
     case: Case, network: Network, device: Device, rung: str, rng: np.random.Generator
 ) -> list[CheckRow]:
     """Compare the stages of a case, and once more those that move errors the other way."""
-    batch_size = case.n + SPARE_IMAGES
     reference = engines.make_baseline(
-        network, batch_size=batch_size, optimizer=VERIFY_OPTIMIZER, dtype=np.float64
+        network, batch_size=case.n, optimizer=VERIFY_OPTIMIZER, dtype=np.float64
     )
     rows: list[CheckRow] = []
     try:
         for direction in engines.DIRECTIONS:
             engine = engines.make_cuda(
                 network,
-                batch_size=batch_size,
+                batch_size=case.n + case.spare,
                 optimizer=VERIFY_OPTIMIZER,
                 device=device,
                 rung=rung,

@@ -136,6 +136,16 @@ def test_neighbours_in_an_arena_do_not_hide_a_step_into_them_and_arrays_may_coin
         kernels["far_away"].bind(launch, y=x)()
 
 
+def test_what_a_kernel_reads_of_an_array_is_counted() -> None:
+    device = EmulatedDevice(checker=True, sources={"two.cu": TWO_ARRAYS})
+    kernels = device.compile("two.cu")
+    x, y = zeros(device, 64), zeros(device, 64)
+    for count in (63, 5):
+        kernels["shift"].bind(Launch((1, 1, 1), (64, 1, 1)), x=x, y=y, M=count)()
+    kernels["double_in_place"].bind(Launch((1, 1, 1), (64, 1, 1)), x=x, y=x, M=64)()
+    assert +device.loaded == {("shift", "x"): 4 * (63 + 5), ("double_in_place", "x/y"): 4 * 64}
+
+
 def test_an_array_that_was_freed_is_refused(device: EmulatedDevice) -> None:
     y = zeros(device, 128)
     launch = device.compile("faults.cu")["well_behaved"].bind(LAUNCH, y=y)

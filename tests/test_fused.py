@@ -15,6 +15,7 @@ from pcnn_bench.layers import SPECS, LayerSpec, Shape
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
+from pcnn_bench.random_networks import random_chain as random_chain
 from pcnn_bench.verify import verify
 from pcnn_cuda import ladder
 from pcnn_cuda.conv2d_act_pool import ACTIVATIONS, POOLINGS, RUNS, Conv2dActPool, Conv2dActPoolKept
@@ -78,32 +79,6 @@ def _combinations() -> list[Case]:
         after = [_spec(kind, **(pool if kind in POOLINGS else {})) for kind in run[1:]]
         cases.append(_chain(x_shape, conv, *after, n=n, direction=DIRECTIONS[index % 2]))
     return cases
-
-
-def random_chain(rng: np.random.Generator) -> Case:
-    """A convolution with what may follow it: any window, stride, padding and counts, small enough to emulate."""
-
-    def pair(low: int, high: int) -> list[int]:
-        return [int(value) for value in rng.integers(low, high + 1, 2)]
-
-    kernel, padding, out = pair(1, 5), pair(0, 3), pair(1, 13)
-    stride = [int(value) for value in rng.choice([1, 1, 2, 3], 2)]
-    x_shape = [
-        max(1, (extent - 1) * step + taps - 2 * pad + int(rng.integers(0, step)))
-        for extent, step, taps, pad in zip(out, stride, kernel, padding, strict=True)
-    ]
-    conv = {
-        "out_channels": int(rng.integers(1, 12)), "kernel": kernel, "stride": stride, "padding": padding,
-    }  # fmt: skip
-    channels = int(rng.integers(1, 8))
-    _, _, *out = _spec("conv2d", **conv).output_shape((1, channels, *x_shape))
-    size = [int(rng.integers(1, min(4, extent) + 1)) for extent in out]
-    pool = {"size": size, "stride": pair(1, 3)}
-    run = RUNS[int(rng.integers(len(RUNS)))]
-    return _chain(
-        (channels, *x_shape), conv, *(_spec(kind, **(pool if kind in POOLINGS else {})) for kind in run[1:]),
-        n=int(rng.integers(1, 6)), direction=DIRECTIONS[int(rng.integers(2))],
-    )  # fmt: skip
 
 
 def _lenet() -> list[LayerSpec]:

@@ -250,14 +250,12 @@ def test_layers_are_shown_where_engine_cuda_does_not_run() -> None:
 
 
 def test_what_does_not_repeat_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "rung naive, backward push, repeats: bit for bit\n" in text_of(odd(rung="naive"))
+    assert "rung naive, repeats: bit for bit\n" in text_of(odd(rung="naive"))
     monkeypatch.setattr(plan_description, "repeats_bitwise", lambda text: "dense_tuned" not in text)
     assert not odd(rung="naive")["plan"]["unrepeatable"]
     shown = odd(rung="tuned")
     assert shown["plan"]["unrepeatable"] == ["dense_tuned.cu"]
-    assert "rung tuned, backward push, repeats: not bit for bit (dense_tuned.cu)\n" in text_of(
-        shown
-    )
+    assert "rung tuned, repeats: not bit for bit (dense_tuned.cu)\n" in text_of(shown)
     demanded = unfolded(odd("training.deterministic=true", rung="tuned"))
     assert "(dense_tuned.cu), although training.deterministic demands it" in demanded
     compared = odd("cuda.rung=naive")

@@ -17,6 +17,7 @@
 // Idea       the textbook form; gradients gather ("pull"), so no two threads write one cell
 
 #include "block_sum.cuh"
+#include "image_sum.cuh"
 
 #if !defined(KERNEL_H) || !defined(KERNEL_W) || !defined(STRIDE_H) || !defined(STRIDE_W)
 #error "compile with -DKERNEL_H= -DKERNEL_W= -DSTRIDE_H= -DSTRIDE_W=; the host takes them from Conv2dSpec"
@@ -106,7 +107,7 @@ extern "C" __global__ void conv2d_backward_weight(
         if (!on_map(h, H, PAD_H) || !on_map(w, W, PAD_W)) continue;
         const float* from_y = grad_y + k * P * Q + i;
         const float* from_x = x + (c * H + h) * W + w;
-        for (int n = 0; n < N; ++n) sum += from_y[n * K * P * Q] * from_x[n * C * H * W];
+        sum += image_sum(N, [&](int n) { return from_y[n * K * P * Q] * from_x[n * C * H * W]; });
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) grad_weight[blockIdx.x] = sum;
@@ -119,7 +120,7 @@ extern "C" __global__ void conv2d_backward_bias(
     float sum = 0.0f;
     for (int i = threadIdx.x; i < P * Q; i += blockDim.x) {
         const float* from_y = grad_y + k * P * Q + i;
-        for (int n = 0; n < N; ++n) sum += from_y[n * K * P * Q];
+        sum += image_sum(N, [&](int n) { return from_y[n * K * P * Q]; });
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) grad_bias[k] = sum;

@@ -26,12 +26,12 @@
 // Idea       own; pushing errors through fixed sets of units: Simard, Steinkraus, Platt 2003, section 3
 
 #include "conv2d_act_pool_blocks.cuh"
+#include "follow.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_forward(
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ y, unsigned char* __restrict__ passed)
 {
-    follow();
     extern __shared__ float4 arena[];
     convolve_and_pool(x, weight, bias, y, passed, reinterpret_cast<float*>(arena));
 }
@@ -41,7 +41,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
-    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -58,7 +57,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
-    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -73,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_act_pool_backwar
 extern "C" __global__ void __launch_bounds__(32 * SUM_SLICES) conv2d_act_pool_backward_sum(
     const float* __restrict__ partials, float* __restrict__ grad_weight, float* __restrict__ grad_bias, int SPLITS)
 {
-    follow();
     __shared__ float sums[32 * SUM_SLICES];
+    follow();
     join_splits(partials, grad_weight, grad_bias, SPLITS, sums);
 }

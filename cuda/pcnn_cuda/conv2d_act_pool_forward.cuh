@@ -49,8 +49,8 @@ __device__ __forceinline__ void add_channels(
 }
 
 // The tile at map k0, row p0, column q0 of one image -> out[map][row][column], as far as the limits allow. `out` may
-// lie over `scratch` if the block has a thread for each item.
-template <class T>
+// lie over `scratch` if the block has a thread for each item. Where FOLLOWS, the image is what the kernel before wrote.
+template <class T, bool FOLLOWS = false>
 __device__ __forceinline__ void convolve(
     const float* image, const float* weight, const float* bias, int k0, int p0, int q0, float* scratch, float* out,
     int out_plane, int out_stride, int row_limit, int column_limit)
@@ -64,10 +64,11 @@ __device__ __forceinline__ void convolve(
         float sum[T::MAP_BLOCK][T::PIXEL_BLOCK] = {};
         for (int c0 = 0; c0 < C; c0 += T::CHUNK) {
             __syncthreads();  // nobody still reads what was in the scratch memory
-            fetch_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
-                scratch, image, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
             fetch_filters<T::CHUNK, STORED, T::COUNT, C * STORED, T::FILTER_STRIDE>(
                 filters, weight + (k0 * C + c0) * STORED, C - c0, K - k0);
+            if (FOLLOWS && pass == 0 && c0 == 0) follow();
+            fetch_image<T::CHUNK, T::IN_ROWS, T::IN_STRIDE, T::PLANE>(
+                scratch, image, c0, p0 * STRIDE_H - PAD_H, q0 * STRIDE_W - PAD_W);
             wait_for_copies();
             __syncthreads();  // the chunk is complete before anyone reads it
             if (item < T::ITEMS) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ void convolve_and_pool(
     const int u0 = blockIdx.x / (FORWARD_GROUPS * FORWARD_TILES_W) % (FORWARD_TILES / FORWARD_TILES_W) * FORWARD_ROWS;
     const int n = blockIdx.x / (FORWARD_GROUPS * FORWARD_TILES);
 
-    convolve<ForwardTile>(
+    convolve<ForwardTile, true>(
         x + n * C * H * W, weight, bias, k0, u0 * STEP_H, v0 * STEP_W, tile, tile, OUT_PLANE, OUT_STRIDE,
         ForwardTile::ROWS, ForwardTile::COLUMNS);
     __syncthreads();  // the pre-pool tile is complete before it is pooled

@@ -102,6 +102,7 @@ __device__ __forceinline__ void pull_input(int block, const Above& above, float*
     for (int k0 = 0; k0 < K; k0 += INPUT_CHUNK) {
         __syncthreads();  // nobody still reads the errors and filters before
         if (!RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
+        if (k0 == 0) follow();
         make_errors<INPUT_CHUNK, UNIT_ROWS, UNIT_COLUMNS, Pull::STRIDE>(
             errors, above, at.n, k0, at.h0 / STRIDE_H + FIRST_P, at.w0 / STRIDE_W + FIRST_Q, filters);
         if (RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
@@ -208,6 +209,7 @@ __device__ __forceinline__ void push_input(int block, const Above& above, float*
     for (int k0 = 0; k0 < K; k0 += INPUT_CHUNK) {
         __syncthreads();  // nobody still reads the errors and filters before
         if (!RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);
+        if (k0 == 0) follow();
         make_errors<INPUT_CHUNK, Push::ROWS, Push::COLUMNS, Push::STRIDE>(
             errors, above, at.n, k0, p0, q0, filters);
         if (RECOMPUTES) fetch_input_filters(filters, above.weight, k0, at.c0);

@@ -138,6 +138,7 @@ __device__ __forceinline__ void add_up_weights(
         };
         __syncthreads();  // nobody still reads the errors and inputs before
         if (!RECOMPUTES) fetch_inputs();
+        if (tile == split) follow();
         make_errors<WEIGHT_MAPS, WEIGHT_ROWS, WEIGHT_COLUMNS, Weights::ERROR_STRIDE>(
             errors, above, n, k0, p0, q0, inputs);
         if (RECOMPUTES) fetch_inputs();

@@ -19,12 +19,12 @@
 //            Simard, Steinkraus, Platt 2003, section 5
 
 #include "conv2d_act_pool_blocks.cuh"
+#include "follow.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_avgpool_folded_forward(
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ y, unsigned char* __restrict__ passed)
 {
-    follow();
     extern __shared__ float4 arena[];
     convolve_and_pool(x, weight, bias, y, passed, reinterpret_cast<float*>(arena));
 }
@@ -34,7 +34,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_avgpool_folded_b
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
-    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -51,7 +50,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_avgpool_folded_b
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ grad_x, float* __restrict__ partials, int N, int INPUTS, int SPLITS)
 {
-    follow();
     extern __shared__ float4 arena[];
     float* shared = reinterpret_cast<float*>(arena);
     const Above above = {grad_y, y, passed, x, weight, bias};
@@ -66,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) conv2d_avgpool_folded_b
 extern "C" __global__ void __launch_bounds__(32 * SUM_SLICES) conv2d_avgpool_folded_backward_sum(
     const float* __restrict__ partials, float* __restrict__ grad_weight, float* __restrict__ grad_bias, int SPLITS)
 {
-    follow();
     __shared__ float sums[32 * SUM_SLICES];
+    follow();
     join_splits(partials, grad_weight, grad_bias, SPLITS, sums);
 }

@@ -13,6 +13,8 @@
 // Reference  baseline/pcnn_baseline/dense.py, compared by pcnn_bench/verify.py
 // Idea       the textbook form
 
+#include "image_sum.cuh"
+
 extern "C" __global__ void dense_forward(
     const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
     float* __restrict__ y, int N, int F, int K)
@@ -51,9 +53,7 @@ extern "C" __global__ void dense_backward_weight(
 
     const int f = out % F;
     const int k = out / F;
-    float sum = 0.0f;
-    for (int n = 0; n < N; ++n) sum += grad_y[n * K + k] * x[n * F + f];
-    grad_weight[out] = sum;
+    grad_weight[out] = image_sum(N, [&](int n) { return grad_y[n * K + k] * x[n * F + f]; });
 }
 
 extern "C" __global__ void dense_backward_bias(
@@ -62,7 +62,5 @@ extern "C" __global__ void dense_backward_bias(
     const int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k >= K) return;
 
-    float sum = 0.0f;
-    for (int n = 0; n < N; ++n) sum += grad_y[n * K + k];
-    grad_bias[k] = sum;
+    grad_bias[k] = image_sum(N, [&](int n) { return grad_y[n * K + k]; });
 }

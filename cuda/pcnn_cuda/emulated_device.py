@@ -149,8 +149,9 @@ class _CheckedLaunch(EmulatedLaunch):
         self._record.regions = ctypes.cast(regions, ctypes.POINTER(Region))
         self._record.region_count = len(copies)
         super().__call__()
-        for _, original, copy in copies:
+        for (names, original, copy), region in zip(copies, regions, strict=False):
             original[...] = copy
+            self._device.loaded[self.kernel_name, "/".join(names)] += region.loaded
 
 
 class EmulatedKernel:
@@ -225,6 +226,8 @@ class EmulatedDevice:
         self.threads = 1 if checker else (threads or len(os.sched_getaffinity(0)))
         self.seed = seed
         self.launched: Counter[str] = Counter()
+        self.loaded: Counter[tuple[str, str]] = Counter()
+        """Bytes that a kernel has read of an array, overlapping ones joined by ``/``; the checker counts them."""
         self.compile_s = 0.0
         self.allocated_bytes = 0
         self._sources = dict(sources or {})

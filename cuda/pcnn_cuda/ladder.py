@@ -8,13 +8,14 @@ from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers.base import CudaChoice
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.network import Layer
-from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, load_batch
+from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, dense_head, load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
 from pcnn_cuda.conv2d_act_pool import Conv2dActPool, Conv2dActPoolKept
 from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
 from pcnn_cuda.conv2d_tuned import Conv2dTuned
 from pcnn_cuda.dense import Dense
+from pcnn_cuda.dense_head import DenseHead
 from pcnn_cuda.dense_tuned import DenseActivation, DenseTuned
 from pcnn_cuda.flatten import Flatten
 from pcnn_cuda.launch import kernel_text, signatures
@@ -69,6 +70,7 @@ RUNGS["fused"] = (
 RUNGS["graph"] = (
     *((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS),
     *((run, Conv2dActPoolKept) for run in conv2d_act_pool.RUNS),
+    *((run, DenseHead) for run in dense_head.RUNS),
     *RUNGS["fused"],
 )
 

@@ -166,10 +166,14 @@ def signatures(text: str) -> Mapping[str, Mapping[str, Parameter]]:
 
 @cache
 def followers() -> frozenset[str]:
-    """The kernels that may be launched before those before them have ended: ``follow()`` is what they do first."""
-    begins = re.compile(rf"{_KERNEL.pattern}\s*\{{\s*follow\(\);", re.DOTALL)
-    texts = (_COMMENT.sub("", kernel_text(source)) for source in kernel_sources())
-    return frozenset(name for text in texts for name, _ in begins.findall(text))
+    """The kernels that may be launched before those before them have ended: all of a source with ``follow.cuh``."""
+    texts = map(kernel_text, kernel_sources())
+    return frozenset(
+        name
+        for text in texts
+        if "follow.cuh" in _INCLUDE.findall(text)
+        for name in signatures(text)
+    )
 
 
 def _parameter(declaration: str) -> tuple[str, Parameter]:

@@ -39,10 +39,11 @@ extern "C" __global__ void sgd_update(
     float* __restrict__ velocity, float* __restrict__ parameter,
     float momentum, float weight_decay, int count)
 {
-    follow();
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    move(grad[i], {velocity[i], parameter[i], learning_rate[0]}, velocity, parameter, momentum, weight_decay, i);
+    const bool is_there = i < count;
+    const Moving old = is_there ? Moving{velocity[i], parameter[i], learning_rate[0]} : Moving{};
+    follow();
+    if (is_there) move(grad[i], old, velocity, parameter, momentum, weight_decay, i);
 }
 
 extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
@@ -50,7 +51,6 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
     const float* __restrict__ learning_rate, float* __restrict__ velocity, float* __restrict__ parameter,
     float momentum, float weight_decay, int count, int join_count, int first_plain)
 {
-    follow();
     __shared__ float sums[UPDATE_THREADS];
     const int block = blockIdx.x;
     if (block >= first_plain) {
@@ -60,8 +60,9 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
             const int* join = joins + row * COLUMNS;
             if (i >= join[FIRST] && i < join[FIRST] + join[COUNT]) is_plain = false;
         }
-        if (!is_plain) return;
-        move(grad[i], {velocity[i], parameter[i], learning_rate[0]}, velocity, parameter, momentum, weight_decay, i);
+        const Moving old = is_plain ? Moving{velocity[i], parameter[i], learning_rate[0]} : Moving{};
+        follow();
+        if (is_plain) move(grad[i], old, velocity, parameter, momentum, weight_decay, i);
         return;
     }
 
@@ -76,8 +77,9 @@ extern "C" __global__ void __launch_bounds__(UPDATE_THREADS) sgd_update_joined(
     const bool is_there = element < join[COUNT];
     const int i = join[FIRST] + element;
     const bool is_mine = is_there && slice == 0;
-    const Moving old = is_mine ? Moving{velocity[i], parameter[i], learning_rate[0]} : Moving{};  // long before its use
+    const Moving old = is_mine ? Moving{velocity[i], parameter[i], learning_rate[0]} : Moving{};
 
+    follow();
     float sum = 0.0f;
     if (is_there) {
         const float* partials = memory + static_cast<long long>(join[PARTIALS]) * 64 + element;

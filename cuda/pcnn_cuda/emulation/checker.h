@@ -33,7 +33,7 @@ class Checker {
         const char* name;
         const char *first, *end;
         Cell* cells;
-        bool shared;
+        Region* region;  // null: shared memory
     };
 
     std::vector<Area> areas_;  // the launch's arrays, then shared variables as they are reached
@@ -51,9 +51,9 @@ public:
         areas_.clear();
         released_.clear();
         launch_ = &launch;
-        for (const Region* region = launch.regions; region < launch.regions + launch.region_count; ++region) {
+        for (Region* region = launch.regions; region < launch.regions + launch.region_count; ++region) {
             owned_.push_back(static_cast<Cell*>(calloc(region->bytes / 4 + 2, sizeof(Cell))));
-            areas_.push_back({region->name, region->first, region->first + region->bytes, owned_.back(), false});
+            areas_.push_back({region->name, region->first, region->first + region->bytes, owned_.back(), region});
         }
     }
 
@@ -62,13 +62,13 @@ public:
         fenced_ = 0;
         if (launch_->shared_bytes && areas_.size() == launch_->region_count) {
             areas_.push_back({"dynamic __shared__ memory", w.dynamic_shared, w.dynamic_shared + launch_->shared_bytes,
-                              dynamic_cells_.data(), true});
+                              dynamic_cells_.data(), nullptr});
         }
     }
 
     void add_shared(const SharedVariable& variable, const char* arena) {
         const char* first = arena + variable.offset;
-        areas_.push_back({variable.name, first, first + variable.bytes, &static_cells_[variable.offset / 4], true});
+        areas_.push_back({variable.name, first, first + variable.bytes, &static_cells_[variable.offset / 4], nullptr});
     }
 
     void fence() { fenced_ = time_++; }
@@ -83,6 +83,7 @@ public:
         if (!area || address + bytes > area->end) {
             fail(out_of_bounds(address, write, code_of(pc)));
         }
+        if (area->region && !write) area->region->loaded += bytes;
         if (atomic) {
             acquired_ = true;
             if (fenced_) {
@@ -142,10 +143,10 @@ private:
     }
 
     void check(const Area& area, Cell& cell, const Access& now, bool write, int64_t offset) {
-        if (area.shared && (cell.launch != now.launch || cell.block != now.block)) {
+        if (!area.region && (cell.launch != now.launch || cell.block != now.block)) {
             cell = Cell{{}, {}, now.launch, now.block, 0};
         }
-        if (area.shared && (!write || now.atomic) && (cell.initialised & now.bytes) != now.bytes) {
+        if (!area.region && (!write || now.atomic) && (cell.initialised & now.bytes) != now.bytes) {
             report(UNINITIALISED_READ, area, now, nullptr, offset);
         }
         if (clash(cell.write, now)) {

@@ -48,7 +48,12 @@ _Index = ctypes.c_uint32 * 3
 class Region(ctypes.Structure):
     """An array that a launch may touch; ``Region`` of worker.h."""
 
-    _fields_ = (("name", ctypes.c_char_p), ("first", ctypes.c_void_p), ("bytes", ctypes.c_uint64))
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("first", ctypes.c_void_p),
+        ("bytes", ctypes.c_uint64),
+        ("loaded", ctypes.c_uint64),
+    )
 
 
 class LaunchRecord(ctypes.Structure):

@@ -20,13 +20,14 @@ struct Region {  // an array that the launch may touch
     const char* name;
     char* first;
     uint64_t bytes;
+    uint64_t loaded;  // bytes that the launch has read there; the checker counts them
 };
 
 struct Launch {
     Run run;
     const uint64_t* arguments;
     const void* const* image;  // of the kernel's library: first, end
-    const Region* regions;
+    Region* regions;
     uint32_t argument_count, region_count;
     uint32_t grid[3], block[3];
     uint32_t shared_bytes, os_threads, seed;
