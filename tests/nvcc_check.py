@@ -1,4 +1,5 @@
-"""Compile every kernel with the real nvcc, needing no GPU: no error, no warning, no spilled register.
+"""Compile every kernel with the real nvcc, needing no GPU: no error, no warning, no spilled register; and every kernel
+that may be launched early waits (``follow.cuh``).
 
 ``python tests/nvcc_check.py [SOURCE ...]``; exit code 0 fine, 1 a kernel is not, 3 no nvcc.
 """
@@ -16,10 +17,11 @@ from pathlib import Path
 
 from pcnn_bench.errors import DeviceError
 from pcnn_cuda import nvcc
-from pcnn_cuda.launch import kernel_sources
+from pcnn_cuda.launch import followers, kernel_sources
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 """Ampere, Hopper and Blackwell as they stand in data centres."""
+TOO_OLD_TO_FOLLOW = ("sm_80",)
 STRICT = ("-Xptxas", "-v", "-Werror", "all-warnings")
 PROCESS_COUNT = 2
 
@@ -46,6 +48,15 @@ def read_usage(log: str) -> Usage:
     return Usage(len(registers), max(registers, default=0), max(shared, default=0), sum(spills))
 
 
+def entries_without_wait(ptx: str) -> list[str]:
+    """The kernels of a PTX text that never wait for the kernel before them."""
+    return [
+        name
+        for name, body in re.findall(r"\.entry (\w+)\((.*?)(?=\.entry |\Z)", ptx, re.DOTALL)
+        if "griddepcontrol.wait" not in body
+    ]
+
+
 def example_constants(source: str) -> tuple[Mapping[str, int], ...]:
     """The constant sets that a source's host code names for this, or none at all."""
     module = importlib.import_module(f"pcnn_cuda.{Path(source).stem}")
@@ -62,10 +73,16 @@ def check(
 ) -> tuple[bool, str]:
     """Whether the source compiles cleanly, and the line that says so."""
     words = [source, *(f"{name}={value}" for name, value in constants.items()), arch]
-    try:
-        log = toolkit.build(source, constants, arch=arch, flags=STRICT, folder=folder).log
-    except DeviceError as error:
-        return False, f"{' '.join(words)}: FAILED: {error}"
+    with tempfile.TemporaryDirectory(prefix="pcnn-bench-") as kept:
+        flags = (*STRICT, "-keep", "-keep-dir", kept)
+        try:
+            log = toolkit.build(source, constants, arch=arch, flags=flags, folder=folder).log
+        except DeviceError as error:
+            return False, f"{' '.join(words)}: FAILED: {error}"
+        ptx = "".join(path.read_text() for path in Path(kept).glob("*.ptx"))
+    hasty = [name for name in entries_without_wait(ptx) if name in followers()]
+    if hasty and arch not in TOO_OLD_TO_FOLLOW:
+        return False, f"{' '.join(words)}: FAILED: no follow() in {', '.join(hasty)}"
     use = read_usage(log)
     found = (
         f"{use.kernel_count} kernels, at most {use.register_count} registers and "

@@ -10,7 +10,7 @@ import pytest
 
 from pcnn_bench.errors import DeviceError
 from pcnn_cuda import nvcc
-from pcnn_cuda.launch import kernel_sources
+from pcnn_cuda.launch import kernel_sources, signatures
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = """ptxas info    : 0 bytes gmem
@@ -94,11 +94,28 @@ def test_a_clean_kernel_passes_and_is_cached(toolkit: nvcc.Toolkit, tmp_path: Pa
     assert fine
     assert line.startswith("scale.cu SIZE=128 sm_90: 1 kernels, at most ")
     assert "and 512 B static shared, 0 B spilled" in line
-    again = toolkit.build(
-        "scale.cu", {"SIZE": 128}, arch="sm_90", flags=nvcc_check.STRICT, folder=tmp_path
+    first, again = (
+        toolkit.build(
+            "scale.cu", {"SIZE": 128}, arch="sm_90", flags=nvcc_check.STRICT, folder=tmp_path
+        )
+        for _ in range(2)
     )
+    assert not first.from_cache
     assert again.from_cache
     assert again.cubin.startswith(b"\x7fELF")
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_launched_early_must_wait(
+    toolkit: nvcc.Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "scale.cu").write_text(FINE)
+    (kernel,) = signatures(FINE)
+    monkeypatch.setattr(nvcc_check, "followers", lambda: {kernel})
+    fine, line = nvcc_check.check(toolkit, "scale.cu", {"SIZE": 128}, "sm_90", tmp_path)
+    assert not fine
+    assert f"no follow() in {kernel}" in line
+    assert nvcc_check.check(toolkit, "scale.cu", {"SIZE": 128}, "sm_80", tmp_path)[0]
 
 
 @pytest.mark.slow
