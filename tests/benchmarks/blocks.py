@@ -1,7 +1,7 @@
 """Push against pull and ring against tile, block by block: ``python tests/benchmarks/blocks.py OUTPUT.csv``.
 
-Each shape is one convolution with its activation and its pooling, whose input's gradient is asked for. All variants of a
-shape take turns in every round; medians of device times are written, those of the sum where the block is several stages.
+Each shape is one convolution with its activation and its pooling, whose input's gradient is asked for. All variants of
+a shape take turns in every round; medians of device times are written, of the sum where the block is several stages.
 ``--profile`` runs every variant once instead, for ``ncu --csv --page raw -k regex:'conv2d|pool2d|tanh|relu|sigmoid'``,
 whose output ``--counters`` joins to a table made before.
 """
