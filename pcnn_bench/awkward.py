@@ -95,6 +95,8 @@ POOLED: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {"size": [2, 1]}),
 )
 """Convolutions of ``CONVOLUTIONS`` and poolings after them: even, overlapping, and uneven with a stride."""
+DEEP: tuple[int, Shape, dict[str, Any]] = (1, (170, 6, 6), {"out_channels": 2, "kernel": 5})
+"""A convolution of so many channels that no block holds rows of all: it needs a rung that takes some at a time."""
 
 
 def layer_spec(kind: str, **arguments: Any) -> LayerSpec:
@@ -120,6 +122,12 @@ def _chains() -> Iterator[Case]:
         which, pooling = POOLED[number % len(POOLED)]
         n, x_shape, arguments = CONVOLUTIONS[which]
         rest = (layer_spec(kind, **(pooling if kind in POOLING_KINDS else {})) for kind in kinds)
+        yield Case((layer_spec("conv2d", **arguments), *rest), x_shape, n)
+    n, x_shape, arguments = DEEP
+    for kinds in (("relu",), ("avgpool2d", "tanh")):
+        rest = (
+            layer_spec(kind, **({"size": 2} if kind in POOLING_KINDS else {})) for kind in kinds
+        )
         yield Case((layer_spec("conv2d", **arguments), *rest), x_shape, n)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -271,13 +272,18 @@ def _draw(
 ) -> _Step:
     """Random input, parameters and gradient from above.
 
-    Normal; or integers from -3 to 3; or, for one layer of ``EXTREMES``, normal with an x of those values.
+    Normal; or integers from -3 to 3; or, for one layer of ``EXTREMES``, normal with an x of those values. Normal weights
+    are divided by the root of the inputs of a unit, so that a stage of several layers does not amplify errors.
     """
 
     def values(shape: tuple[int, ...]) -> Floats:
         if draw == "integers":
             return rng.integers(-3, 4, shape).astype(np.float32)
         return rng.standard_normal(shape, dtype=np.float32)
+
+    def weights(shape: tuple[int, ...]) -> Floats:
+        inputs = 1 if draw == "integers" else prod(shape[1:])
+        return np.asarray(values(shape) / np.float32(inputs**0.5), np.float32)
 
     classes = network.output_shape[0]
     x = values((n, *network.input_shape))
@@ -289,7 +295,7 @@ def _draw(
         grad_y=None if network.loss else values((n, *network.output_shape)),
         labels=rng.integers(0, classes, n).astype(np.int32) if network.loss else None,
         parameters={
-            f"{layer.name}.{name}": values(shape)
+            f"{layer.name}.{name}": weights(shape)
             for layer in network.layers
             for name, shape in layer.parameters.items()
         },

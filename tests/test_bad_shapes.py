@@ -1,4 +1,4 @@
-"""Batches of one and of 70,000, and layers that no tile was made for: refused when planned or launched, never in between."""
+"""Batches of one and of 70,000, and layers that no tile was made for: planned and launched, or refused when planned."""
 
 import re
 from math import prod
@@ -11,8 +11,9 @@ import pytest
 from pcnn_bench import engines
 from pcnn_bench.awkward import layer_spec
 from pcnn_bench.config import load_config
+from pcnn_bench.engine import Probe
 from pcnn_bench.errors import DeviceError
-from pcnn_bench.layers import Shape
+from pcnn_bench.layers import LayerSpec, Shape
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
@@ -70,13 +71,14 @@ def test_70_000_images_are_launched_or_refused_with_the_most_that_will_do(
     try:
         _launch(network, rung, MANY)
     except DeviceError as error:
-        fits = re.search(
-            r"layer \S+: \w+ has \d+ elements.*batch_size of at most (\d+)$", str(error)
-        )
-        assert fits, error
-        _launch(network, rung, int(fits[1]))
-        with pytest.raises(DeviceError, match=f"at most {fits[1]}$"):
-            _launch(network, rung, int(fits[1]) + 1)
+        refusal = str(error)
+    else:
+        return
+    fits = re.search(r"layer \S+: \w+ has \d+ elements.*batch_size of at most (\d+)$", refusal)
+    assert fits, refusal
+    _launch(network, rung, int(fits[1]))
+    with pytest.raises(DeviceError, match=f"at most {fits[1]}$"):
+        _launch(network, rung, int(fits[1]) + 1)
 
 
 @pytest.mark.slow
@@ -111,21 +113,29 @@ def test_70_000_images_are_right(rung: str) -> None:
 
 # ---- layers
 
-ODD_LAYERS: tuple[tuple[Shape, tuple[tuple[str, dict[str, Any]], ...]], ...] = (
-    ((1, 512, 512), (("conv2d", {"out_channels": 8, "kernel": 3, "padding": 1}), ("relu", {}), ("maxpool2d", {"size": 2}))),
-    ((3, 400, 400), (("conv2d", {"out_channels": 2, "kernel": 3}), ("tanh", {}), ("avgpool2d", {"size": 300}))),
-    ((1, 1, 5000), (("conv2d", {"out_channels": 257, "kernel": [1, 33]}), ("maxpool2d", {"size": [1, 3]}))),
-    ((513, 7, 7), (("conv2d", {"out_channels": 1024, "kernel": 7, "padding": 3}), ("sigmoid", {}))),
-    ((64, 64, 64), (("conv2d", {"out_channels": 64, "kernel": 32, "stride": 32}), ("tanh", {}))),
-    ((3, 224, 224), (("conv2d", {"out_channels": 96, "kernel": 11, "stride": 4}), ("relu", {}))),
-    ((2, 90, 90), (("conv2d", {"out_channels": 3, "kernel": 64, "padding": 40}), ("avgpool2d", {"size": 2}))),
-    ((16, 3, 900), (("conv2d", {"out_channels": 10, "kernel": [3, 64], "stride": [1, 33]}), ("tanh", {}))),
-    ((1, 1, 1), (("conv2d", {"out_channels": 1, "kernel": 7, "padding": 3}), ("maxpool2d", {"size": 1}))),
-    ((2, 5, 4), (("conv2d", {"out_channels": 3, "kernel": 1, "stride": 7, "padding": 40}), ("avgpool2d", {"size": 5, "stride": 9}))),
+Layers = tuple[tuple[str, dict[str, Any]], ...]
+
+
+def _conv(**arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "conv2d", arguments
+
+
+ODD_LAYERS: tuple[tuple[Shape, Layers], ...] = (
+    ((1, 512, 512), (_conv(out_channels=8, kernel=3, padding=1), ("relu", {}), ("maxpool2d", {"size": 2}))),
+    ((3, 400, 400), (_conv(out_channels=2, kernel=3), ("tanh", {}), ("avgpool2d", {"size": 300}))),
+    ((1, 1, 5000), (_conv(out_channels=257, kernel=[1, 33]), ("maxpool2d", {"size": [1, 3]}))),
+    ((513, 7, 7), (_conv(out_channels=1024, kernel=7, padding=3), ("sigmoid", {}))),
+    ((64, 64, 64), (_conv(out_channels=64, kernel=32, stride=32), ("tanh", {}))),
+    ((1, 560, 9113), (_conv(out_channels=257, kernel=[32, 30], stride=[22, 31]), ("tanh", {}))),
+    ((3, 224, 224), (_conv(out_channels=96, kernel=11, stride=4), ("relu", {}))),
+    ((2, 90, 90), (_conv(out_channels=3, kernel=64, padding=40), ("avgpool2d", {"size": 2}))),
+    ((16, 3, 900), (_conv(out_channels=10, kernel=[3, 64], stride=[1, 33]), ("tanh", {}))),
+    ((1, 1, 1), (_conv(out_channels=1, kernel=7, padding=3), ("maxpool2d", {"size": 1}))),
+    ((2, 5, 4), (_conv(out_channels=3, kernel=1, stride=7, padding=40), ("avgpool2d", {"size": 5, "stride": 9}))),
 )  # fmt: skip
 
 
-def _network(x_shape: Shape, layers: tuple[tuple[str, dict[str, Any]], ...]) -> Network:
+def _network(x_shape: Shape, layers: Layers) -> Network:
     specs = [layer_spec(kind, **arguments) for kind, arguments in layers]
     specs += [layer_spec("flatten"), layer_spec("dense", out_features=2)]
     return Network(x_shape, specs, SoftmaxCrossEntropySpec(), needs_grad_x=True)
@@ -134,7 +144,7 @@ def _network(x_shape: Shape, layers: tuple[tuple[str, dict[str, Any]], ...]) -> 
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize(("x_shape", "layers"), ODD_LAYERS, ids=lambda each: str(each[0]))
 def test_an_odd_layer_has_a_tile_that_fits_or_another_op(
-    x_shape: Shape, layers: tuple[tuple[str, dict[str, Any]], ...], rung: str
+    x_shape: Shape, layers: Layers, rung: str
 ) -> None:
     network = _network(x_shape, layers)
     for batch_size in (1, 300):
@@ -150,11 +160,11 @@ def test_tuned_tiles_fit_the_shared_memory_that_a_kernel_may_declare() -> None:
             (int(pair[0]), int(pair[1]))
             for pair in (rng.integers(1, 33, 2), rng.integers(1, 33, 2), rng.integers(0, 9, 2))
         )
-        counts = [int(count) for count in rng.choice([1, 3, 10, 64, 257], 2)]
+        channels, maps = (int(count) for count in rng.choice([1, 3, 10, 64, 257], 2))
         out = (int(rng.integers(1, 300)), int(rng.integers(1, 300)))
-        forward = Geometry(*counts, out, kernel, up=stride, down=(1, 1), shift=padding)
+        forward = Geometry(channels, maps, out, kernel, up=stride, down=(1, 1), shift=padding)
         mirrored = (kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1])
-        backward = Geometry(*counts, out, kernel, up=(1, 1), down=stride, shift=mirrored)
+        backward = Geometry(channels, maps, out, kernel, up=(1, 1), down=stride, shift=mirrored)
         for geometry in (forward, backward):
             tile = choose_tile(geometry)
             assert tile.floats(prod(kernel)) <= MAX_FLOATS
@@ -166,7 +176,32 @@ def test_tuned_tiles_fit_the_shared_memory_that_a_kernel_may_declare() -> None:
 
 def test_an_image_that_nothing_can_hold_is_refused_before_tiles_are_looked_for() -> None:
     edge = 2**31 - 1
-    network = _network((1, edge, edge), (("conv2d", {"out_channels": 2, "kernel": 3}),))
+    network = _network((1, edge, edge), (_conv(out_channels=2, kernel=3),))
     for rung in RUNGS:
-        with pytest.raises(DeviceError, match="layer input: x has .* make the layer smaller"):
+        with pytest.raises(DeviceError, match=r"layer input: x has .* make the layer smaller"):
             Plan(network, rung=rung, batch_size=1, optimizer=OPTIMIZER)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "spec"),
+    [
+        ((2,), layer_spec("dense", out_features=2)),
+        ((2, 1, 1), layer_spec("conv2d", out_channels=2, kernel=1)),
+    ],
+    ids=["dense", "conv2d"],
+)
+def test_a_long_sum_of_like_terms_stays_right(x_shape: Shape, spec: LayerSpec) -> None:
+    """One after the other, all terms would be rounded the same way: the sum would be wrong by 6e-4 of itself."""
+    network = Network(x_shape, [spec], None)
+    device = EmulatedDevice()
+    engine = engines.make_cuda(
+        network, batch_size=MANY, optimizer=OPTIMIZER, device=device, rung="naive"
+    )
+    x = np.full((MANY, *x_shape), 0.7, np.float32)
+    grad_y = np.full((MANY, *network.output_shape), 0.1, np.float32)
+    found = engine.probe(engine.stages[0].name, Probe(x, grad_y))
+    engine.close()
+    device.close()
+    bias, weight = MANY * float(grad_y.flat[0]), MANY * float(grad_y.flat[0]) * float(x.flat[0])
+    np.testing.assert_allclose(found["grad_bias"], bias, rtol=1e-5)
+    np.testing.assert_allclose(found["grad_weight"], weight, rtol=1e-5)

@@ -392,7 +392,7 @@ def test_every_source_has_a_fault() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault["name"] for fault in FAULTS])
 @pytest.mark.parametrize("rung", ["own update"], indirect=True)
-def test_verify_catches(fault: dict[str, Any], rung: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_catches(fault: dict[str, Any], rung: str) -> None:
     text = kernel_text(fault["source"])
     assert text.count(fault["find"]) == 1, f"{fault['find']!r} in {fault['source']}"
     device = EmulatedDevice(sources={fault["source"]: text.replace(fault["find"], fault["put"])})

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import block_table
 import draw_diagrams
 import insert_numbers
 import pytest
@@ -275,3 +276,22 @@ def test_links_of_a_document_lead_somewhere(path: Path) -> None:
             assert anchor in [
                 re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads
             ]
+
+
+def test_the_page_of_blocks_is_that_of_the_published_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert block_table.main(is_check=True) == 0
+    altered = tmp_path / "blocks.md"
+    altered.write_text(block_table.PAGE.read_text().replace("| push |", "| pull |", 1))
+    monkeypatch.setattr(block_table, "PAGE", altered)
+    assert block_table.main(is_check=True) == 1
+    assert "run python docs/block_table.py" in capsys.readouterr().err
+
+
+def test_a_reason_names_the_counters_that_favour_the_winner_first() -> None:
+    winner = {"l2_bytes": "50", "shared_bank_conflicts": "300", "occupancy_percent": "20.1"}
+    loser = {"l2_bytes": "100", "shared_bank_conflicts": "100", "occupancy_percent": "20"}
+    found = block_table._why(winner, loser)
+    assert found == "L2 traffic 0.50x; despite bank conflicts 3.00x"
+    assert block_table._why(loser, loser) == "no counter by a tenth"

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pcnn_bench.optimizers import SgdSpec
 from pcnn_cuda.device import DeviceArray
 from pcnn_cuda.emulated_device import EmulatedDevice
+from pcnn_cuda.launch import kernel_text
 from pcnn_cuda.op import PartialSums
 from pcnn_cuda.sgd import GRAIN_FLOATS, MAX_SLICES, SPLITS_OF_A_SLICE, Sgd, join_table
 
 COUNT = 1000
+Array = npt.NDArray[np.floating]
 SPEC = SgdSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
 
 
@@ -24,20 +27,48 @@ def device(request: pytest.FixtureRequest) -> Iterator[EmulatedDevice]:
     device.close()
 
 
+MANY = [(10, 33, 100), (64, 1, MAX_SLICES * SPLITS_OF_A_SLICE + 3), (700, 300, 33)]
+Ranges = list[tuple[int, int, int]]
+"""(first parameter, parameters, parts) of each gradient that lies in parts."""
+
+
 @pytest.mark.checker
 @pytest.mark.parametrize(
     "ranges",
-    [
-        [(0, 7, 1)],
-        [(3, 300, 5), (500, 41, 9), (900, 100, 17)],
-        [(10, 33, 100), (64, 1, MAX_SLICES * SPLITS_OF_A_SLICE + 3), (700, 300, 33)],
-    ],
+    [[(0, 7, 1)], [(3, 300, 5), (500, 41, 9), (900, 100, 17)], MANY],
     ids=["one part", "few parts", "many parts"],
 )
-def test_parts_are_summed_and_everything_moves(
-    device: EmulatedDevice, ranges: list[tuple[int, int, int]]
-) -> None:
-    """``ranges``: (first parameter, parameters, parts) of each gradient that lies in parts."""
+def test_parts_are_summed_and_everything_moves(device: EmulatedDevice, ranges: Ranges) -> None:
+    for name, (found, expected) in update(device, ranges).items():
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("find", "put"),
+    [
+        ("split = first + k * slices", "split = first + k * (slices + 1)"),
+        ("offset >= width; offset /= 2) sum +=", "offset > width; offset /= 2) sum +="),
+        ("sums[group * width + place] = sum", "sums[place] = sum"),
+        ("int other = 1; other < UPDATE_THREADS / group_size", "int other = 2; other < UPDATE_THREADS / group_size"),
+        ("is_plain = false;", "is_plain = true;"),
+        ("const int i = join[FIRST] + element;", "const int i = element;"),
+        ("    grad[i] = sum;\n", ""),
+        ("old.learning_rate * moved", "moved"),
+    ],
+)  # fmt: skip
+def test_a_fault_shows(find: str, put: str) -> None:
+    text = kernel_text("sgd.cu")
+    assert text.count(find) == 1
+    device = EmulatedDevice(sources={"sgd.cu": text.replace(find, put)})
+    try:
+        pairs = update(device, MANY).values()
+    finally:
+        device.close()
+    assert not all(np.allclose(found, expected, rtol=0, atol=2e-4) for found, expected in pairs)
+
+
+def update(device: EmulatedDevice, ranges: Ranges) -> dict[str, tuple[Array, Array]]:
+    """What a joined update makes of random numbers, and what it should; gradient, velocity and parameters."""
     rng = np.random.default_rng(1)
     draw = {
         name: rng.standard_normal(COUNT).astype(np.float32)
@@ -81,6 +112,7 @@ def test_parts_are_summed_and_everything_moves(
         "velocity": velocity,
         "parameter": draw["parameter"] - SPEC.learning_rate * velocity,
     }
-    for name, values in expected.items():
-        found = np.asarray(device.copy_out(arrays[name]), np.float32)
-        np.testing.assert_allclose(found, np.asarray(values), rtol=0, atol=2e-4)
+    return {
+        name: (np.asarray(device.copy_out(arrays[name]), np.float64), np.asarray(values))
+        for name, values in expected.items()
+    }

@@ -257,6 +257,12 @@ class Conv2dActPoolKept(Conv2dActPool):
 
     keeps_slopes = True
 
+    @classmethod
+    def fits(cls, layers: Sequence[Layer]) -> bool:
+        """Whether no pooling windows overlap, besides: errors are then spread window by window, else gathered."""
+        size, step = (sizes := cls(layers).sizes).size, sizes.step
+        return size.h <= step.h and size.w <= step.w and super().fits(layers)
+
 
 def __getattr__(name: str) -> tuple[dict[str, int], ...]:
     """``EXAMPLE_CONSTANTS``, what ``conv2d_act_pool.cu`` is test-compiled with; choosing tiles takes a second."""

@@ -162,8 +162,10 @@ def _block_of(g: Geometry, maps: int, columns: int) -> Tile:
             map_groups = groups // 2
         elif rows > down:
             rows = ceil(rows // 2 / down) * down
+        elif column_groups > 1:
+            column_groups //= 2
         else:
-            column_groups = max(1, column_groups // 2)
+            maps //= 2  # with one map, the largest window leaves three quarters free
 
 
 def _with_extents(

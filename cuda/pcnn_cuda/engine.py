@@ -93,7 +93,7 @@ class CudaEngine:
                 self._array(self.plan.first),
             )
         self._is_closed = False
-        self._restart_history()
+        self._put_first(0)
         self.set_learning_rate(optimizer.learning_rate)
         self.load_parameters(network.initial_parameters(seed=0))
         self._bind(batch_size)
@@ -233,14 +233,16 @@ class CudaEngine:
         """Point the loss at the next free places of the history; fetch the history when it is full."""
         if self._loss_count + self._n > self._losses.size:
             self._fetch_losses()
-        if not loss.stage.op.forward_writes_grad_x:  # which finds the place by itself
+        if not loss.stage.op.forward_writes_grad_x:
             losses = self._losses.view((self._n,), first=self._loss_count)
             loss.forward[0].rebind(loss=losses)
+        elif not self.resident:  # whose launches move the place that such a loss reads
+            self._put_first(self._loss_count)
         self._loss_count += self._n
 
-    def _restart_history(self) -> None:
-        """The next losses go to the first place."""
-        self._device.fill(self._array(self.plan.first), 0)
+    def _put_first(self, place: int) -> None:
+        """The next losses of a loss that finds their place by itself go to this one."""
+        self._device.copy_in(self._array(self.plan.first), np.array([place], np.int32))
 
     def _fetch_losses(self) -> None:
         """Move the history to the host; waits."""
@@ -251,7 +253,7 @@ class CudaEngine:
             self.transfer_s += time.perf_counter() - start
             self._fetched_losses.append(np.asarray(history, np.float32))
             self._loss_count = 0
-            self._restart_history()
+            self._put_first(0)
 
     def take_losses(self) -> Floats:
         """Wait; the loss of every image of every step since the last call, in training order."""
@@ -286,7 +288,8 @@ class CudaEngine:
         planned = next(each for each in self.plan.stages if each.info.name == stage)
         parameters = {**self.parameters(), **self._full_names(planned, given.parameters)}
         self.load_parameters(parameters)
-        self._restart_history()
+        self._fetch_losses()  # the stage may write over them
+        self._put_first(0)
         if self.resident:
             self.resident.is_ahead = False
         step = self._binding.bind([planned], len(given.x))

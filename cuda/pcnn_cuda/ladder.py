@@ -13,6 +13,7 @@ from pcnn_cuda.avgpool2d import AvgPool2d
 from pcnn_cuda.conv2d import Conv2d
 from pcnn_cuda.conv2d_act_pool import Conv2dActPool, Conv2dActPoolKept
 from pcnn_cuda.conv2d_avgpool_folded import Conv2dAvgPoolFolded
+from pcnn_cuda.conv2d_ring import Conv2dRing
 from pcnn_cuda.conv2d_tuned import Conv2dTuned
 from pcnn_cuda.dense import Dense
 from pcnn_cuda.dense_head import DenseHead
@@ -61,17 +62,26 @@ RUNGS["tuned"] = (
     *RUNGS["naive"],
 )
 
+FOLDED = tuple((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS)
+DENSE_IN_ONE = tuple((("dense", kind), DenseActivation) for kind in ("tanh", "relu", "sigmoid"))
 RUNGS["fused"] = (
-    *((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS),
+    *FOLDED,
     *((run, Conv2dActPool) for run in conv2d_act_pool.RUNS),
-    *((("dense", kind), DenseActivation) for kind in ("tanh", "relu", "sigmoid")),
+    *DENSE_IN_ONE,
     *RUNGS["tuned"],
 )
+RUNGS["ring"] = (
+    *((run, Conv2dRing) for run in conv2d_act_pool.RUNS),
+    *RUNGS["fused"],
+)
+# Best on an H200, block by block: results/published/h200/blocks.csv. Fused with derivatives kept beats tuned and ring on
+# every shape, but where pooling windows overlap; there `Conv2dActPoolKept` leaves the convolution to rung tuned.
 RUNGS["graph"] = (
-    *((run, Conv2dAvgPoolFolded) for run in conv2d_avgpool_folded.RUNS),
+    *FOLDED,
     *((run, Conv2dActPoolKept) for run in conv2d_act_pool.RUNS),
     *((run, DenseHead) for run in dense_head.RUNS),
-    *RUNGS["fused"],
+    *DENSE_IN_ONE,
+    *RUNGS["tuned"],
 )
 
 UPDATED_AT_ONCE = frozenset({"graph"})

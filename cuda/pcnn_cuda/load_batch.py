@@ -100,13 +100,17 @@ class LoadBatch:
             )
         ]  # fmt: skip
 
-    def advance(self, n: int) -> list[BoundLaunch]:
-        """The launches that end a step of n images: the position and the place of the losses move on."""
+    def advance(self, n: int, *, loss_count: int | None = None) -> list[BoundLaunch]:
+        """The launches that end a step of n images: the position and the place of the losses move on.
+
+        ``loss_count`` is how many losses there are, one an image unless it says otherwise.
+        """
         taken, count = (n, self._count) if self.is_source else (0, 1)
         return [
             self._kernels["load_batch_advance"].bind(
                 ONE_THREAD,
-                position=self._position, first=self._first, TAKEN=taken, N=n, COUNT=count,
+                position=self._position, first=self._first,
+                TAKEN=taken, N=n if loss_count is None else loss_count, COUNT=count,
             )
         ]  # fmt: skip
 
@@ -115,7 +119,7 @@ class LoadBatch:
         n = self.next_count()
         for array in (self._x, self._label):
             self._device.fill(array, 0xFF)
-        for launch in [*self.gather(n), *self.advance(n)]:
+        for launch in [*self.gather(n), *self.advance(n, loss_count=0)]:
             launch()
         self.take(n)
         self.is_ahead = False

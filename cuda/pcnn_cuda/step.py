@@ -59,8 +59,8 @@ class Step:
         ]
         passes += _aside(advance)
         for each in reversed(self.stages):
-            passes += _aside(each.aside)
             passes += each.backward
+            passes += _aside(each.aside)  # which may join what backward left in parts
         updates = [launch for each in self.stages for launch in each.update]
         return [passes, [*_aside(gather_next), *updates, *self.update]]
 
