@@ -15,7 +15,7 @@ import pandas as pd
 from pcnn_bench import load_results, stats
 from pcnn_bench.engine import STAGE_PHASES, WHOLE_STEP
 from pcnn_bench.errors import PcnnError
-from pcnn_bench.pairing import BASELINE, Series, all_series, engine_fault
+from pcnn_bench.pairing import BASELINE, Series, all_series, engine_fault, select
 from pcnn_bench.results import merged_phases
 from pcnn_bench.results_reading import Results
 
@@ -172,21 +172,13 @@ def _term(words: Sequence[str], runs: Runs) -> Value:
     raise ExpressionError("no such quantity; docs/insert_numbers.py lists them")
 
 
-def _select(frame: pd.DataFrame, series: Series) -> pd.DataFrame:
-    """The rows of one series."""
-    is_it = frame["engine"] == series.engine
-    for column in ("device", "rung"):
-        is_it &= frame[column] == getattr(series, column)
-    return frame[is_it]
-
-
 def _rows(results: Results, series: Series, wanted: str, phases: str) -> list[dict[str, Any]]:
     """The rows of layers.csv that together are these phases of these layers and nothing else.
 
     Raises:
         ExpressionError: there are none, one is not ``ok``, or one does more than was asked for.
     """
-    frame = _select(results.layers, series)
+    frame = select(results.layers, series)
     frame = frame[frame["batch_size"] == frame["batch_size"].max()]
     rows = cast("list[dict[str, Any]]", frame.to_dict("records"))
     rung = series.rung or BASELINE
@@ -249,7 +241,7 @@ def _time(results: Results, series: Series, rows: list[dict[str, Any]]) -> Value
 @cache
 def _steady(folder: Path, series: Series, batch_size: int) -> pd.DataFrame:
     """Microseconds without warm-ups: a row a repeat, a column for each (stage, phase)."""
-    samples = _select(read(folder).samples, series)
+    samples = select(read(folder).samples, series)
     samples = samples[~samples["is_warmup"] & (samples["batch_size"] == batch_size)]
     return samples.pivot(index="repeat", columns=["stage", "phase"], values="time_us")
 
@@ -272,7 +264,7 @@ def _memory(results: Results, series: Series, category: str) -> Value:
     Raises:
         ExpressionError: there are none.
     """
-    rows = _select(results.memory, series)
+    rows = select(results.memory, series)
     found = rows[(rows["category"] == category) & (rows["tensor"] != "driver")]
     if found.empty:
         known = ", ".join(sorted(rows["category"].unique()))

@@ -306,7 +306,7 @@ def prefetch(
 
 
 def kernel_names(rung: str) -> list[str]:
-    """Every kernel that the sources of a rung define."""
+    """Every kernel that a rung can launch."""
     from pcnn_cuda.ladder import kernels_of
 
     return kernels_of(rung)

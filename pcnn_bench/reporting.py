@@ -20,6 +20,7 @@ from pcnn_bench.pairing import (
     all_series,
     baseline_of,
     engine_fault,
+    select,
     stage_pairs,
     step_pair,
 )
@@ -161,30 +162,19 @@ def _sum_of_entries(results: Results, series: Series | None, fields: Sequence[st
 
 def whole_us(results: Results, series: Series | None, phase: str) -> float | None:
     """Median of a phase of the whole step, where it was timed well."""
-    frame = results.layers
     if series is None:
         return None
-    rows = frame[
-        (frame["engine"] == series.engine)
-        & (frame["device"] == series.device)
-        & (frame["rung"] == series.rung)
-        & (frame["stage"] == WHOLE_STEP)
-        & (frame["phase"] == phase)
-        & (frame["status"] == "ok")
-    ]
-    medians = rows["median_us"].dropna()
+    rows = select(results.layers, series)
+    is_it = (rows["stage"] == WHOLE_STEP) & (rows["phase"] == phase) & (rows["status"] == "ok")
+    medians = rows.loc[is_it, "median_us"].dropna()
     return float(medians.iloc[0]) if len(medians) else None
 
 
 def peak_bytes(results: Results, series: Series) -> int | None:
     """The most held at one time, as the engine's own account has it."""
-    frame = results.memory
-    rows = frame[
-        (frame["engine"] == series.engine)
-        & (frame["rung"] == series.rung)
-        & (frame["category"] == "peak")
-    ]
-    return int(rows["byte_count"].iloc[0]) if len(rows) else None
+    rows = select(results.memory, series)
+    peaks = rows.loc[rows["category"] == "peak", "byte_count"]
+    return int(peaks.iloc[0]) if len(peaks) else None
 
 
 def plain_console(stream: TextIO | None = None) -> Console:

@@ -272,8 +272,8 @@ def _draw(
 ) -> _Step:
     """Random input, parameters and gradient from above.
 
-    Normal; or integers from -3 to 3; or, for one layer of ``EXTREMES``, normal with an x of those values. Normal weights
-    are divided by the root of the inputs of a unit, so that a stage of several layers does not amplify errors.
+    Normal; or integers from -3 to 3; or, for one layer of ``EXTREMES``, normal with an x of those values. Normal
+    weights are divided by the root of a unit's inputs, so that a stage of several layers does not amplify errors.
     """
 
     def values(shape: tuple[int, ...]) -> Floats:

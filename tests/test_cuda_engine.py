@@ -59,6 +59,23 @@ def _train(engine: Engine, x: Floats, labels: Labels, epochs: int = 1) -> Floats
     return engine.take_losses()
 
 
+def test_a_layer_may_take_the_loss_along_to_a_higher_rung(device: EmulatedDevice) -> None:
+    specs = [_spec("flatten"), _spec("dense", out_features=3, cuda={"rung": "graph"})]
+    network = Network((2, 13, 12), specs, LOSSES["softmax_cross_entropy"]())
+    x, labels = _data(2 * BATCH)
+    baseline = engines.make_baseline(
+        network, batch_size=BATCH, optimizer=OPTIMIZER, dtype=np.float64
+    )
+    cuda = _cuda(network, device)
+    assert [stage.op for stage in cuda.stages] == ["flatten", "dense_head"]
+    for engine in (baseline, cuda):
+        engine.load_parameters(network.initial_parameters(seed=1))
+    np.testing.assert_allclose(_train(cuda, x, labels), _train(baseline, x, labels), rtol=1e-4)
+    found, expected = (each.evaluate(x[:5], labels[:5])[0] for each in (cuda, baseline))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    cuda.close()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_training_agrees_with_the_float64_baseline(device: EmulatedDevice, loss: str) -> None:
     network = _network(loss)

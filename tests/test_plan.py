@@ -10,7 +10,11 @@ from pcnn_bench.layers import SPECS, LayerSpec
 from pcnn_bench.layers.softmax_cross_entropy import SoftmaxCrossEntropySpec
 from pcnn_bench.network import Network
 from pcnn_bench.optimizers import SgdSpec
+from pcnn_cuda.binding import Binding
+from pcnn_cuda.device import DeviceArray
+from pcnn_cuda.paper import Paper
 from pcnn_cuda.plan import Plan, Tensor
+from pcnn_cuda.sgd import Sgd
 
 OPTIMIZER = SgdSpec(learning_rate=0.1)
 LOSS = SoftmaxCrossEntropySpec()
@@ -134,14 +138,41 @@ def test_a_layer_may_name_its_rung_but_only_one_that_is_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "second"), [(64, "conv2d_act_pool"), (1024, "conv2d_tuned")]
+    ("stride", "op"), [(2, "conv2d_tuned"), (3, "conv2d_act_pool"), (4, "conv2d_act_pool")]
 )
-def test_rung_graph_fuses_a_convolution_only_where_that_pays(batch_size: int, second: str) -> None:
-    network = Network((1, 28, 28), _lenet(), LOSS)
-    plan = Plan(network, rung="graph", batch_size=batch_size, optimizer=OPTIMIZER)
-    ops = {stage.info.layers[0]: stage.op.stem for stage in plan.stages}
-    assert ops["conv2d1"] == "conv2d_act_pool"
-    assert ops["conv2d2"] == second
+def test_rung_graph_fuses_a_convolution_where_no_windows_overlap(stride: int, op: str) -> None:
+    specs = [_lenet()[0], _spec("maxpool2d", size=3, stride=stride), *_lenet()[6:]]
+    network = Network((1, 28, 28), specs, LOSS)
+    plan = Plan(network, rung="graph", batch_size=64, optimizer=OPTIMIZER)
+    assert plan.stages[0].op.stem == op
+
+
+@pytest.mark.parametrize("n", [3, 200])
+def test_partial_sums_count_where_they_are_joined(n: int) -> None:
+    fused = [_spec("conv2d", out_channels=3, kernel=3), _spec("tanh"), _spec("avgpool2d", size=2)]
+    folded = [_spec("conv2d", out_channels=3, kernel=3), _spec("avgpool2d", size=2)]
+    others = [_spec("conv2d", out_channels=2, kernel=2), _spec("flatten"), _spec("dense", out_features=10)]  # fmt: skip
+    network = Network((2, 23, 21), [*fused, *folded, *others], LOSS)
+    plan = Plan(network, rung="graph", batch_size=n, optimizer=OPTIMIZER)
+    paper, sgd = Paper(), Sgd(OPTIMIZER)
+    for stage in plan.stages:
+        stage.op.load(paper)
+    sgd.load(paper)
+    memory = DeviceArray(0, (plan.byte_count,), "uint8")
+    binding = Binding(plan, memory, sgd, lambda rows: DeviceArray(0, rows.shape, "int32"))
+    partials = joined = 0
+    for stage in (each for each in plan.stages if each.needs_backward and not each.op.is_view):
+        sums = stage.op.partial_sums(n, binding.tensors[stage.info.name])
+        count = sum(each.split_count * each.gradient.size for each in sums)
+        assert stage.op.partial_count(n) == count
+        gradients = sum(each.gradient.size for each in sums)
+        alone, here = (work(n)["backward"].byte_count for work in (stage.op.work, stage.info.work))
+        assert alone - here == 4 * (count + gradients)  # the update reads the parts and writes the gradient
+        partials, joined = partials + count, joined + gradients
+    assert partials > joined > 0
+    assert plan.update
+    update = plan.update.work(n)["update"].byte_count
+    assert update == 4 * (5 * network.parameter_count + partials)
 
 
 def test_a_layer_that_names_its_rung_begins_a_run_of_its_own() -> None:

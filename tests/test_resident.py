@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pcnn_bench import engines
-from pcnn_bench.engine import ResidentData
+from pcnn_bench.engine import Probe, ResidentData
 from pcnn_bench.errors import DataError
+from pcnn_bench.layers import LayerSpec
 from pcnn_bench.layers.avgpool2d import AvgPool2dSpec
 from pcnn_bench.layers.conv2d import Conv2dSpec
 from pcnn_bench.layers.dense import DenseSpec
@@ -109,18 +110,21 @@ def test_training_from_the_device_equals_training_from_the_host_bit_for_bit() ->
         np.testing.assert_array_equal(value, runs[1][1][name])
 
 
+def _network(*after: LayerSpec) -> Network:
+    head = [FlattenSpec(), DenseSpec(out_features=5), TanhSpec(), DenseSpec(out_features=4)]
+    specs = [Conv2dSpec(out_channels=3, kernel=(3, 2)), *after, *head]
+    return Network(SHAPE, specs, SoftmaxCrossEntropySpec())
+
+
+POOL = AvgPool2dSpec(size=(2, 2), stride=(2, 2))
+
+
+@pytest.mark.parametrize("after", [(TanhSpec(), POOL), (POOL, TanhSpec())], ids=["tile", "folded"])
 @pytest.mark.parametrize("rung", engines.rungs())
-def test_every_rung_trains_alike_over_epochs_with_a_partial_batch(rung: str) -> None:
-    specs = [
-        Conv2dSpec(out_channels=3, kernel=(3, 2)),
-        TanhSpec(),
-        AvgPool2dSpec(size=(2, 2), stride=(2, 2)),
-    ]
-    network = Network(
-        SHAPE,
-        [*specs, FlattenSpec(), DenseSpec(out_features=5), TanhSpec(), DenseSpec(out_features=4)],
-        SoftmaxCrossEntropySpec(),
-    )
+def test_every_rung_trains_alike_over_epochs_with_a_partial_batch(
+    rung: str, after: tuple[LayerSpec, ...]
+) -> None:
+    network = _network(*after)
     optimizer = SgdSpec(learning_rate=0.1, momentum=0.9, weight_decay=0.01)
     baseline = engines.make_baseline(
         network, batch_size=BATCH, optimizer=optimizer, dtype=np.float64
@@ -155,3 +159,33 @@ def test_every_rung_trains_alike_over_epochs_with_a_partial_batch(rung: str) -> 
     engine.close()
     assert device.allocated_bytes == 0
     device.close()
+
+
+@pytest.mark.parametrize("rung", ["tuned", "graph"])
+def test_a_check_between_steps_leaves_their_losses_where_they_are(rung: str) -> None:
+    network = _network(TanhSpec(), POOL)
+    start = network.initial_parameters(seed=2)
+    given = Probe(
+        x=np.zeros((2, *SHAPE), np.float32),
+        parameters={name: start[f"conv2d1.{name}"] for name in ("weight", "bias")},
+    )
+    device = EmulatedDevice()
+    losses = []
+    for is_checked in (False, True):
+        engine = engines.make_cuda(
+            network, batch_size=BATCH, optimizer=SgdSpec(learning_rate=0.1), device=device, rung=rung
+        )  # fmt: skip
+        assert engine.resident is not None
+        engine.resident.keep(DATA)
+        for order in (ORDER, ORDER[::-1]):
+            engine.load_parameters(start)
+            engine.resident.set_order(order)
+            engine.step()
+            if is_checked:
+                engine.resident.next_batch()
+                engine.probe(engine.stages[0].name, given)
+        losses.append(engine.take_losses())
+        engine.close()
+    device.close()
+    assert len(losses[0]) == 2 * BATCH
+    np.testing.assert_array_equal(losses[0], losses[1])

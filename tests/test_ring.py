@@ -74,9 +74,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stepping(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A row a step and seven rows a walk: small maps, too, go through their rings, and have seams."""
+    """Two rows a step and seven a walk: small maps, too, go through their rings, and have seams."""
     for module in (conv2d_ring_tiles, conv2d_ring_input_tiles, conv2d_ring_backward_tiles):
-        monkeypatch.setattr(module, "step_rows", lambda extent: [1])
+        monkeypatch.setattr(module, "step_rows", lambda extent: [min(2, extent)])
     monkeypatch.setattr(Walk, "band", lambda self, n: min(7, self.extent))
     monkeypatch.setattr(WeightStrip, "band", lambda self, n: min(7, self.sizes.out.h))
     choices = (conv2d_ring_tiles.choose_forward, conv2d_ring_backward_tiles.choose_backward)
@@ -141,7 +141,7 @@ def test_every_combination_is_right_on_awkward_shapes(device: EmulatedDevice) ->
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("alone", "stepping")
-def test_every_combination_is_right_row_by_row(device: EmulatedDevice) -> None:
+def test_every_combination_is_right_step_by_step(device: EmulatedDevice) -> None:
     assert not verify(None, device=device, rung="ring", cases=_combinations()).mismatches
 
 

@@ -194,6 +194,16 @@ def test_without_a_rung_all_are_compared() -> None:
         assert by_rung["fused"][name] == lenet("fused")["totals"]["step"][name]
 
 
+def test_each_stage_of_the_rung_counts_where_a_longer_run_was_too_large() -> None:
+    dense = [f"{{kind: dense, out_features: {units}}}" for units in (2000, 1000, 3)]
+    layers = ", {kind: tanh}, ".join(dense)
+    shown = odd(f"network.layers=[{{kind: flatten}}, {layers}]")
+    ops = [stage["op"] for stage in shown["plan"]["stages"]]
+    assert ops == ["dense_tuned", "dense_tuned", "dense_head", "sgd"]
+    coverage = {row["rung"]: row["coverage"] for row in shown["rungs"]}
+    assert coverage["graph"] == {"taken": 3, "possible": 3}
+
+
 def test_the_config_s_rung_is_the_one_shown() -> None:
     assert odd("cuda.rung=naive")["plan"]["rung"] == "naive"
     assert odd("cuda.rung=naive", rung="tuned")["plan"]["rung"] == "tuned"

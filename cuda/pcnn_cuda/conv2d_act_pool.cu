@@ -17,7 +17,9 @@
 //            there is none), the others filters; backward_sum: 32 gradients a block of 256
 //            THREADS threads a block, FORWARD_SHARED or BACKWARD_SHARED floats of dynamic shared memory
 // Traffic    forward 4*(N*C*H*W + K*C*R*S + K + N*K*U*V) + N*K*U*V*PASSED_BYTES bytes, tiles' halos apart; the pre-pool
-//            map z and its error exist in shared memory alone. Bound by arithmetic from a few channels on
+//            map z and its error exist in shared memory alone. Backward reads x, grad_y and passed, y unless the mean
+//            came after the activation, weight and bias where it convolves again or has a grad_x; it writes grad_x and
+//            the partials, which backward_sum reads. Bound by arithmetic from a few channels on
 // Limits     every array < 2^31 elements (32-bit indices)
 // Repeats    bitwise: each sum has one owner and a fixed order; push separates its writers by barriers, not atomics
 // Ties, NaN  the first maximum in row order wins; a NaN beats every number (as numpy.argmax)

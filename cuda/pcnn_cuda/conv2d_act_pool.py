@@ -200,6 +200,10 @@ class Conv2dActPool(Op):
         assert t.gradient is not None
         return [PartialSums(t.workspace["partials"], self._splits(n, t), t.gradient)]
 
+    def partial_count(self, n: int) -> int:
+        """splits * (K*C*R*S + K)."""
+        return prod(self.workspace(n)["partials"][0])
+
     def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """partials -> grad_weight, grad_bias."""
         blocks = ceil_div(self.layers[0].parameter_count, WARP_THREADS)
@@ -239,8 +243,12 @@ class Conv2dActPool(Op):
         convolved = self._convolved(n)
         forward = each * convolved.forward
         forward += sum(layer.spec.forward_flops(layer.batch_x(n)) for layer in kept)
-        cells, moved = prod(s.out) + convolved.for_weight, x + 2 * y + 2 * parameters
+        cells, moved = prod(s.out) + convolved.for_weight, x + y + parameters
         moved += 2 * prod(self.workspace(n)["partials"][0])
+        if self._activation and not self._activates_cells:
+            moved += y  # for its derivative
+        if conv.needs_grad_x or s.recomputes:
+            moved += parameters
         if conv.needs_grad_x:
             cells += prod(s.out) + convolved.for_input
             moved += x
@@ -256,12 +264,6 @@ class Conv2dActPoolKept(Conv2dActPool):
     """The same, for a card on which writing and reading a derivative takes less time than convolving again."""
 
     keeps_slopes = True
-
-    @classmethod
-    def fits(cls, layers: Sequence[Layer]) -> bool:
-        """Whether no pooling windows overlap, besides: errors are then spread window by window, else gathered."""
-        size, step = (sizes := cls(layers).sizes).size, sizes.step
-        return size.h <= step.h and size.w <= step.w and super().fits(layers)
 
 
 def __getattr__(name: str) -> tuple[dict[str, int], ...]:

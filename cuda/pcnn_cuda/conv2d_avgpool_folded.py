@@ -51,6 +51,10 @@ class Conv2dAvgPoolFolded(Conv2dActPool):
         """None: what was folded is unfolded as it is added up."""
         return []
 
+    def partial_count(self, n: int) -> int:
+        """None, likewise."""
+        return 0
+
     @classmethod
     def fits(cls, layers: Sequence[Layer]) -> bool:
         """Whether folding saves products, and the wide filter's window is small enough for a block."""

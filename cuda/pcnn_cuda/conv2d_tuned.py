@@ -122,6 +122,10 @@ class Conv2dTuned(Conv2d):
         assert t.gradient is not None
         return [PartialSums(t.workspace["partial"], self.slices(n)[1], t.gradient)]
 
+    def partial_count(self, n: int) -> int:
+        """slices * (K*C*R*S + K)."""
+        return self.slices(n)[1] * self.layer.parameter_count if self.is_tiled else 0
+
     def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """partial -> grad_weight, grad_bias."""
         if not self.is_tiled:
@@ -142,11 +146,9 @@ class Conv2dTuned(Conv2d):
         """The layer's own, and the slices' sums written and read."""
         work = super().work(n)
         if self.is_tiled and "backward" in work:
-            extra = 2 * self.slices(n)[1] * self.layer.parameter_count
             backward = work["backward"]
-            work["backward"] = replace(
-                backward, byte_count=backward.byte_count + FLOAT_BYTES * extra
-            )
+            moved = backward.byte_count + 2 * FLOAT_BYTES * self.partial_count(n)
+            work["backward"] = replace(backward, byte_count=moved)
         return work
 
     def _most_slices(self, n: int) -> int:

@@ -25,8 +25,8 @@ def coverage(plan: Plan) -> tuple[int, int] | None:
     """(stages of the plan's rung, stages that it could take); None for a rung that adds no op.
 
     A stage is of the rung if its op is one that the rung adds to the rung below, and leaves nothing to a lower one's
-    kernels. The rung could take every run of layers that one of its own lines names, whatever the sizes, the longest
-    first; but not where the plan has an op that the table prefers to its own.
+    kernels. Beside those, the rung could take every run of layers that one of its own lines names, whatever the sizes,
+    the longest first; but not where the plan has an op that the table prefers to its own.
     """
     own = additions(plan.rung)
     if not own:
@@ -42,7 +42,10 @@ def coverage(plan: Plan) -> tuple[int, int] | None:
         if lines and (is_ours or stage is None or not _is_preferred(stage, lines, plan.rung)):
             taken += is_ours
             possible += 1
-        first += max((len(run) for run, _ in lines), default=1)
+        if stage is not None and is_ours:
+            first += len(stage.op.layers)
+        else:
+            first += max((len(run) for run, _ in lines), default=1)
     return taken, possible
 
 

@@ -205,6 +205,11 @@ class DenseHead(Op):
         count = self._slices(n)[1]
         return [PartialSums(t.workspace["partials"], count, t.gradient)] if count > 1 else []
 
+    def partial_count(self, n: int) -> int:
+        """splits * parameters; none for a batch that is not split."""
+        count = self._slices(n)[1]
+        return count * self._parameter_count if count > 1 else 0
+
     def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """partials -> the gradients; nothing for a batch that is not split."""
         return [
@@ -227,8 +232,7 @@ class DenseHead(Op):
         step = x + self._parameter_count + units + errors + 3 * n
         if self.layers[0].needs_grad_x:
             step += x
-        splits = self._slices(n)[1]
-        sums = self._parameter_count * (2 * splits + 1 if splits > 1 else 1)
+        sums = self._parameter_count + 2 * self.partial_count(n)
         return {
             "forward": Work(both - weights, FLOAT_BYTES * step),
             "backward": Work(weights, FLOAT_BYTES * (x + units + errors + sums)),

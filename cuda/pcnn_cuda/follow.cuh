@@ -1,8 +1,9 @@
 // follow.cuh - a kernel that may be launched before the one it follows has ended
 //
-// Launch     once in every thread of every kernel of a source that includes this. Before it, only such global memory may be read as no kernel of the step
-//            has written since the last but one, and none written: parameters, but for the update; what forward left, in
-//            backward. That much holds since the kernel before has come past its own
+// Launch     once in every thread of every kernel of a source that includes this. Before it a kernel writes no global
+//            memory, and reads only what the kernel before it does not write: parameters and their velocity, which the
+//            update alone writes, at the end of the step; the labels; in backward, what forward left. All kernels before
+//            that one have ended, since it has come past its own
 // Limits     compute capability 9.0 on, and a recorded step; elsewhere the launch itself waits, and this does nothing
 // Idea       between two kernels that wait for each other lies about a microsecond in which the card does nothing: the
 //            blocks of the first drain, then those of the second are launched. Launched early, they are there when the

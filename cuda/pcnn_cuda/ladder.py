@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pcnn_bench.errors import ConfigError
 from pcnn_bench.layers.base import CudaChoice
 from pcnn_bench.layers.conv2d import Conv2dSpec
+from pcnn_bench.layers.pooling import PoolingSpec
 from pcnn_bench.network import Layer
 from pcnn_cuda import conv2d_act_pool, conv2d_avgpool_folded, dense_head, load_batch
 from pcnn_cuda.avgpool2d import AvgPool2d
@@ -75,7 +76,7 @@ RUNGS["ring"] = (
     *RUNGS["fused"],
 )
 # Best on an H200, block by block: results/published/h200/blocks.csv. Fused with derivatives kept beats tuned and ring on
-# every shape, but where pooling windows overlap; there `Conv2dActPoolKept` leaves the convolution to rung tuned.
+# every shape, but where pooling windows overlap: see `_table`.
 RUNGS["graph"] = (
     *FOLDED,
     *((run, Conv2dActPoolKept) for run in conv2d_act_pool.RUNS),
@@ -132,7 +133,7 @@ def cover(
     first = 0
     while first < len(layers):
         choice = layers[first].spec.cuda or CudaChoice()
-        table = RUNGS[resolve_rung(choice.rung or rung)]
+        table = _table(resolve_rung(choice.rung or rung), layers[first:])
         end = next(
             (index for index in range(first + 1, len(layers)) if _chooses(layers[index])), None
         )
@@ -142,6 +143,18 @@ def cover(
         ops.append(op(covered, wanted, batch_size))
         first += len(run)
     return ops
+
+
+def _table(rung: str, layers: Sequence[Layer]) -> Table:
+    """The lines to look for the first of these layers in.
+
+    Where pooling windows overlap, a fused block gathers each error from several of them, and tuned kernels are faster.
+    """
+    if rung in BEST_OF and layers[0].kind == "conv2d":
+        pool = next((each.spec for each in layers[1:3] if isinstance(each.spec, PoolingSpec)), None)
+        if pool and any(size > step for size, step in zip(pool.size, pool.stride, strict=True)):
+            return RUNGS["tuned"]
+    return RUNGS[rung]
 
 
 def _better_direction(rung: str, layer: Layer) -> Direction:

@@ -149,12 +149,16 @@ class Op(ABC):
         """The sums over splits that an update of all layers at once can do on its way."""
         return []
 
+    def partial_count(self, n: int) -> int:
+        """The elements of all ``partial_sums``."""
+        return 0
+
     def add_up(self, n: int, t: Tensors) -> list[BoundLaunch]:
         """The launches that complete the gradients where the update does not."""
         return []
 
     def work(self, n: int) -> dict[StagePhase, Work]:
-        """What forward and backward execute for n images; phases without a launch are left out.
+        """What forward and backward execute for n images, ``add_up`` included; phases without a launch are left out.
 
         An op that does what the layer's spec counts, layer by layer, need not say more.
         """

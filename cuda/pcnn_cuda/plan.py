@@ -158,8 +158,12 @@ class Plan:
         layers = tuple(
             layer.name for stage in owners for layer in stage.op.layers if layer.parameters
         )
-        work: dict[StagePhase, Work] = {"update": self._update_work(self.network.parameter_count)}
-        return Stage(UPDATE_NAME, layers, Sgd.stem, lambda n: work)
+
+        def work(n: int) -> dict[StagePhase, Work]:
+            partials = sum(stage.op.partial_count(n) for stage in owners)
+            return {"update": self._update_work(self.network.parameter_count, partials)}
+
+        return Stage(UPDATE_NAME, layers, Sgd.stem, work)
 
     def span(self, name: str) -> View:
         """All tensors of this name (``parameters``, ``gradients`` or ``velocity``) as one, padding included."""
@@ -243,10 +247,14 @@ class Plan:
             return found
 
         def work(n: int) -> dict[StagePhase, Work]:
-            update = {}
+            done = op.work(n)
             if count and not self.updates_at_once:
-                update["update"] = self._update_work(count)
-            return {**op.work(n), **update}  # type: ignore[dict-item]
+                done["update"] = self._update_work(count)
+            elif partials := op.partial_count(n):  # which the update reads, and the gradient is its to write
+                backward = done["backward"]
+                moved = backward.byte_count - FLOAT_BYTES * (partials + count)
+                done["backward"] = replace(backward, byte_count=moved)
+            return done
 
         info = Stage(
             name, tuple(layer.name for layer in op.layers), op.stem, work, op.direction, op.merges
@@ -256,9 +264,12 @@ class Plan:
             parameter, gradient, velocity,
         )  # fmt: skip
 
-    def _update_work(self, count: int) -> Work:
-        """What updating ``count`` parameters executes."""
-        return Work(self.optimizer.update_flops(count), self.optimizer.update_bytes(count))
+    def _update_work(self, count: int, partial_count: int = 0) -> Work:
+        """What updating ``count`` parameters executes, where gradients that lie in parts are written, not read."""
+        return Work(
+            self.optimizer.update_flops(count),
+            self.optimizer.update_bytes(count) + FLOAT_BYTES * partial_count,
+        )
 
     def _plan_backward(self) -> None:
         """Give every stage its gradients, and extend the lives of what backward reads."""

@@ -9,8 +9,8 @@
 // Launch     update: one thread a parameter, launch.linear(count)
 //            joined: UPDATE_THREADS a block; with SLICES = 2^LOG2_SLICES, a row's blocks take UPDATE_THREADS / SLICES
 //            parameters each and SLICES threads a parameter; from block first_plain on, one thread a parameter that is in no row
-// Traffic    reads 12*count and writes 8*count bytes; joined reads 4*SPLITS*COUNT more a row and writes 4*COUNT; bound by
-//            bandwidth, for small layers by the launch
+// Traffic    reads 12*count and writes 8*count bytes; joined reads 4*SPLITS*COUNT a row in place of the gradient's 4*COUNT,
+//            which it writes; bound by bandwidth, for small layers by the launch
 // Limits     count < 2^31 (32-bit indices)
 // Repeats    bitwise: each parameter is its own; splits are added in a fixed order
 // Reference  baseline/pcnn_baseline/sgd.py, compared by pcnn_bench/verify.py
