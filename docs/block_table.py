@@ -29,8 +29,8 @@ against the tile, and what `tuned` and `graph` make of the same block. Medians o
 shape in turns; the counters are Nsight Compute's. This page is written by `python docs/block_table.py` from
 [blocks.csv](../results/published/h200/blocks.csv), which `tests/benchmarks/blocks.py` measures; CI fails if it differs.
 In rung `fused` a block owns a *tile* of the map, in `ring` it walks down the map with a circular buffer of rows.
-[The ladder](ladder.md) explains the rungs. Where pooling windows overlap, `graph` leaves the block to `tuned` since this
-was measured, and because of it.
+[The ladder](ladder.md) explains the rungs. Where pooling windows overlap, `graph` leaves the block to `tuned` since
+this was measured, and because of it.
 """
 
 COUNTERS = {

@@ -75,8 +75,8 @@ RUNGS["ring"] = (
     *((run, Conv2dRing) for run in conv2d_act_pool.RUNS),
     *RUNGS["fused"],
 )
-# Best on an H200, block by block: results/published/h200/blocks.csv. Fused with derivatives kept beats tuned and ring on
-# every shape, but where pooling windows overlap: see `_table`.
+# Best on an H200, block by block: results/published/h200/blocks.csv. Fused with derivatives kept beats tuned and ring
+# on every shape, but where pooling windows overlap: see `_table`.
 RUNGS["graph"] = (
     *FOLDED,
     *((run, Conv2dActPoolKept) for run in conv2d_act_pool.RUNS),
