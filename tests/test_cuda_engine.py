@@ -61,7 +61,8 @@ def _train(engine: Engine, x: Floats, labels: Labels, epochs: int = 1) -> Floats
 
 def test_a_layer_may_take_the_loss_along_to_a_higher_rung(device: EmulatedDevice) -> None:
     specs = [_spec("flatten"), _spec("dense", out_features=3, cuda={"rung": "graph"})]
-    network = Network((2, 13, 12), specs, LOSSES["softmax_cross_entropy"]())
+    loss = "softmax_cross_entropy"
+    network = Network((2, 13, 12), specs, LOSSES[loss](kind=loss))
     x, labels = _data(2 * BATCH)
     baseline = engines.make_baseline(
         network, batch_size=BATCH, optimizer=OPTIMIZER, dtype=np.float64
@@ -73,6 +74,15 @@ def test_a_layer_may_take_the_loss_along_to_a_higher_rung(device: EmulatedDevice
     np.testing.assert_allclose(_train(cuda, x, labels), _train(baseline, x, labels), rtol=1e-4)
     found, expected = (each.evaluate(x[:5], labels[:5])[0] for each in (cuda, baseline))
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+    cuda.close()
+
+
+def test_all_that_an_engine_compiles_counts_as_its_own(device: EmulatedDevice) -> None:
+    cuda = CudaEngine(
+        _network(), batch_size=BATCH, optimizer=OPTIMIZER, device=device, rung="tuned"
+    )
+    assert cuda.compile_s > 0
+    assert device.take_compile_s() == 0
     cuda.close()
 
 

@@ -137,16 +137,6 @@ def test_a_layer_may_name_its_rung_but_only_one_that_is_built() -> None:
         _plan([wrong, *_lenet()[6:]])
 
 
-@pytest.mark.parametrize(
-    ("stride", "op"), [(2, "conv2d_tuned"), (3, "conv2d_act_pool"), (4, "conv2d_act_pool")]
-)
-def test_rung_graph_fuses_a_convolution_where_no_windows_overlap(stride: int, op: str) -> None:
-    specs = [_lenet()[0], _spec("maxpool2d", size=3, stride=stride), *_lenet()[6:]]
-    network = Network((1, 28, 28), specs, LOSS)
-    plan = Plan(network, rung="graph", batch_size=64, optimizer=OPTIMIZER)
-    assert plan.stages[0].op.stem == op
-
-
 @pytest.mark.parametrize("n", [3, 200])
 def test_partial_sums_count_where_they_are_joined(n: int) -> None:
     fused = [_spec("conv2d", out_channels=3, kernel=3), _spec("tanh"), _spec("avgpool2d", size=2)]
@@ -167,7 +157,9 @@ def test_partial_sums_count_where_they_are_joined(n: int) -> None:
         assert stage.op.partial_count(n) == count
         gradients = sum(each.gradient.size for each in sums)
         alone, here = (work(n)["backward"].byte_count for work in (stage.op.work, stage.info.work))
-        assert alone - here == 4 * (count + gradients)  # the update reads the parts and writes the gradient
+        assert alone - here == 4 * (
+            count + gradients
+        )  # the update reads the parts and writes the gradient
         partials, joined = partials + count, joined + gradients
     assert partials > joined > 0
     assert plan.update

@@ -36,7 +36,7 @@ RUNS = (
 )  # fmt: skip
 """The kinds of consecutive layers that the op covers, longer runs first."""
 SUM_SLICES = 8
-"""Threads that add up one gradient's splits: 264 splits are then 33 loads each."""
+"""Threads that add up one gradient's splits: 396 splits are then 50 loads each."""
 
 
 class Convolved(NamedTuple):

@@ -87,8 +87,9 @@ struct Above {
     const float* bias;
 };
 
-// Windows that neither overlap nor have derivatives recomputed: a thread takes a window and spreads its error over cells.
-constexpr bool SPREADS = !RECOMPUTES && SIZE_H <= STEP_H && SIZE_W <= STEP_W;
+// Windows that neither overlap nor have derivatives recomputed: a thread takes a window and spreads its error over its
+// cells, which are few enough for loops over them to be unrolled.
+constexpr bool SPREADS = !RECOMPUTES && SIZE_H <= STEP_H && SIZE_W <= STEP_W && STEP_H * STEP_W <= 64;
 constexpr int AT_ONCE = CELLS <= 4 ? 4 : 2;  // windows whose loads a thread has on their way together
 
 struct Window {

@@ -23,6 +23,11 @@ class Queue(Protocol):
     def stream(self, stream: Any) -> None: ...
 
     @property
+    def launches_early(self) -> bool:
+        """Whether the card can launch a kernel before the one it follows has ended: from compute capability 9.0 on."""
+        ...
+
+    @property
     def side_streams(self) -> Sequence[Any]:
         """Streams that are made beforehand, since none may be made while something is recorded."""
         ...
@@ -45,13 +50,21 @@ class CudaGraph:
         try:
             for section in sections:
                 self._record(section)
+        except BaseException:
+            driver.cuStreamEndCapture(
+                self._stream
+            )  # whatever it says: the first error is the one to tell
+            raise
         finally:
-            graph = _done(driver.cuStreamEndCapture(self._stream))
             for event in self._events:
-                _done(driver.cuEventDestroy(event))
-        self._launch_early(graph)
-        self._executable = _done(driver.cuGraphInstantiate(graph, 0))
-        _done(driver.cuGraphDestroy(graph))
+                driver.cuEventDestroy(event)
+        graph = _done(driver.cuStreamEndCapture(self._stream))
+        try:
+            if queue.launches_early:
+                self._launch_early(graph)
+            self._executable = _done(driver.cuGraphInstantiate(graph, 0))
+        finally:
+            driver.cuGraphDestroy(graph)
         self._launch: Callable[..., Any] = driver.cuGraphLaunch
         self._destroy: Callable[..., Any] = driver.cuGraphExecDestroy
 
@@ -74,15 +87,20 @@ class CudaGraph:
     def _launch_early(self, graph: Any) -> None:
         """Where a kernel follows another, and both begin with ``follow()``, let its launch not wait for the end."""
         driver = self._driver
-        count = _done(driver.cuGraphGetEdges(graph, 0))[-1]
-        befores, afters, *_ = _done(driver.cuGraphGetEdges(graph, count))
+        get, remove, add = (
+            # of version 12 the plain names know no data of edges
+            getattr(driver, f"{name}_v2", None) or getattr(driver, name)
+            for name in ("cuGraphGetEdges", "cuGraphRemoveDependencies", "cuGraphAddDependencies")
+        )
+        count = _done(get(graph, 0))[-1]
+        befores, afters, *_ = _done(get(graph, count))
         early = driver.CUgraphEdgeData()
         early.from_port = driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
         early.type = driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
         for before, after in zip(befores, afters, strict=True):
             if {self._kernel_of(before), self._kernel_of(after)} <= followers():
-                _done(driver.cuGraphRemoveDependencies(graph, [before], [after], None, 1))
-                _done(driver.cuGraphAddDependencies(graph, [before], [after], [early], 1))
+                _done(remove(graph, [before], [after], None, 1))
+                _done(add(graph, [before], [after], [early], 1))
 
     def _kernel_of(self, node: Any) -> str:
         """The name of a node's kernel; empty where it has none."""
@@ -138,5 +156,5 @@ def _done(answer: tuple[Any, ...]) -> Any:
     """The value of a driver call that succeeded; a tuple of several."""
     result, *values = answer
     if int(result) != 0:
-        raise DeviceError(f"CUDA graph: the driver says {result.name}")
+        raise DeviceError(f"CUDA graph: the driver says {result.name}; choose rung fused")
     return values[0] if len(values) == 1 else tuple(values)

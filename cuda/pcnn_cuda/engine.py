@@ -92,6 +92,7 @@ class CudaEngine:
                 self._array(targets),
                 self._array(self.plan.first),
             )
+        self.compile_s = device.take_compile_s()
         self._is_closed = False
         self._put_first(0)
         self.set_learning_rate(optimizer.learning_rate)
@@ -107,10 +108,7 @@ class CudaEngine:
             stage.op.load(self._device)
         if any(stage.parameter for stage in self.plan.stages):
             self._sgd.load(self._device)
-        self._device.stall(
-            0.0
-        )  # the clock's kernel is compiled and launched here, not in a timed step
-        self.compile_s = self._device.take_compile_s()
+        self._device.stall(0.0)  # the clock's kernel is compiled here, not in a timed step
 
     def _allocate(self) -> DeviceArray:
         """One allocation for the whole plan.
@@ -199,7 +197,7 @@ class CudaEngine:
             self._n = source.next_count()
         step = self._bind(self._n)
         self._next_losses(step.stages[-1])
-        if clock is None and self.rung in CAPTURED:
+        if clock is None and self.rung in CAPTURED and self.resident:
             self._replay(step)
             return
         if source:

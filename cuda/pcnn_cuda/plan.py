@@ -250,7 +250,9 @@ class Plan:
             done = op.work(n)
             if count and not self.updates_at_once:
                 done["update"] = self._update_work(count)
-            elif partials := op.partial_count(n):  # which the update reads, and the gradient is its to write
+            elif partials := op.partial_count(
+                n
+            ):  # which the update reads, and the gradient is its to write
                 backward = done["backward"]
                 moved = backward.byte_count - FLOAT_BYTES * (partials + count)
                 done["backward"] = replace(backward, byte_count=moved)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GpuStatus", "PycudaDevice", "probe_gpu", "require_pycuda"]
 
-
 SIDE_STREAMS = 4
 """Sequences of a recording that may run beside each other; more take turns."""
 
@@ -121,6 +120,7 @@ class PycudaDevice:
                 "nvidia-smi shows what holds it"
             ) from error
         self._arch = f"sm_{major}{minor}"
+        self.launches_early = major >= 9
 
     @property
     def stream(self) -> drv.Stream:
