@@ -29,7 +29,8 @@ against the tile, and what `tuned` and `graph` make of the same block. Medians o
 shape in turns; the counters are Nsight Compute's. This page is written by `python docs/block_table.py` from
 [blocks.csv](../results/published/h200/blocks.csv), which `tests/benchmarks/blocks.py` measures; CI fails if it differs.
 In rung `fused` a block owns a *tile* of the map, in `ring` it walks down the map with a circular buffer of rows.
-[The ladder](ladder.md) explains the rungs. Where pooling windows overlap, `graph` leaves the block to `tuned` since
+[The ladder](ladder.md) explains the rungs. Times within 2 % of each other are called even; *despite* stands before what
+speaks for the loser. Where pooling windows overlap, `graph` leaves the block to `tuned` since
 this was measured, and because of it.
 """
 
@@ -72,7 +73,7 @@ def page(rows: Rows) -> Iterator[str]:
         for phase in PHASES:
             yield _times(rows, shape, phase)
     yield "\nForward has no direction. A ring that does not fit leaves the block to the tile."
-    yield "## Push against pull, the backward of a tile\n"
+    yield "\n## Push against pull, the backward of a tile\n"
     yield from _duels(
         rows, shapes, "backward", ("fused", "push", "push"), ("fused", "pull", "pull")
     )

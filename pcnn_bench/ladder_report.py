@@ -279,15 +279,15 @@ def _outcomes(summary: Mapping[str, Any]) -> Table:
 
 
 def _stages(summary: Mapping[str, Any]) -> Table:
-    """Medians of the stages, a column for each rung."""
+    """Medians of the stages, a column for each rung; a stage is named by its first layer, which no other shares."""
     names = [one["name"] for one in summary["rungs"]]
-    table = new_table(f"us of a stage{_mark(summary)}", "phase", *names)
+    table = new_table(f"stages, us{_mark(summary)}", "", *names)
+    table.columns[0].no_wrap = False  # the mark may not be cut off
     for stage in summary["stages"]:
-        phases = "+".join(
-            SHORT[phase] if stage["phases"][1:] else phase for phase in stage["phases"]
-        )
+        first, *others = stage["layers"]
+        phases = "+".join(SHORT[phase] for phase in stage["phases"])
         times = [_short_us(stage["us"][name]) if name in stage["us"] else "" for name in names]
-        table.add_row("+".join(stage["layers"]), phases, *times)
+        table.add_row(f"{first}{'..' if others else ''}", phases, *times)
     return table
 
 
@@ -305,7 +305,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     """What the tables' columns mean, and what may be said in a sentence."""
     notes = [
         "factor: step time of the rung before over this one's. coverage: stages of the rung / stages that "
-        "it could take.",
+        "it could take. A stage conv2d1.. begins with that layer and covers others.",
     ]
     ceilings = summary["ceilings"]
     if ceilings:
@@ -356,6 +356,7 @@ def print_sweep(summary: Mapping[str, Any], stream: TextIO | None = None) -> Non
         table = new_table(head, *names, words=1)
         for each, cells in zip(values, rows, strict=True):
             ending = "" if each["status"] == "ok" else f" {each['status']}"
+            ending += _other_batch(summary["key"], each)
             table.add_row(f"{each['value']}{ending}", *cells)
         console.print(table)
         console.print()
@@ -363,6 +364,15 @@ def print_sweep(summary: Mapping[str, Any], stream: TextIO | None = None) -> Non
         what = [each["folder"] or "", f"{each['status']}: {each['message']}"]
         line = ": ".join([each["value"], *filter(None, what[: 1 + bool(each["message"])])])
         print(line, file=console.file)  # whole, however long
+
+
+def _other_batch(key: str, outcome: Mapping[str, Any]) -> str:
+    """The batch that ran, where the data set has fewer images than the batch of a sweep."""
+    rungs = (outcome["ladder"] or {"rungs": []})["rungs"]
+    ran = next((one["batch_size"] for one in rungs if one["batch_size"]), None)
+    if key != "training.batch_size" or ran is None or str(ran) == outcome["value"]:
+        return ""
+    return f" (ran {ran})"
 
 
 def _swept(outcome: Mapping[str, Any], name: str, figure: str) -> str:

@@ -74,10 +74,11 @@ def sweep(
     load: Callable[[Sequence[str]], Config],
     run: Callable[[Config], RunResult],
     say: Callable[[str], None],
-) -> tuple[dict[str, Any], PcnnError | None]:
+) -> tuple[dict[str, Any], PcnnError | KeyboardInterrupt | None]:
     """Run a config for each value; what came of them as JSON takes it, and the error to end with.
 
-    That error has the exit code of the worst, and names it. What failed early has no folder and no ``ladder``.
+    That error has the exit code of the worst, and names it; or it is the interruption that ended the sweep. What failed
+    early has no folder and no ``ladder``.
 
     Args:
         text: The option, as ``batch_size=1,16``.
@@ -89,7 +90,13 @@ def sweep(
         ConfigError: the option or one of its values is wrong; nothing has run.
     """
     key, values = parse_sweep(text, load(()))
+    if key == "cuda.rung":
+        raise ConfigError("--sweep: a ladder runs every rung in any case; choose some with --rungs")
     configs = {value: load([f"{key}={value}"]) for value in values}
+    for value, config in configs.items():
+        same = next(each for each, other in configs.items() if other == config)
+        if same != value:
+            raise ConfigError(f"--sweep: {value} is {same} again; once will do")
     outcomes: list[dict[str, Any]] = []
     worst: tuple[int, str, str] | None = None
     for value, config in configs.items():
@@ -101,6 +108,9 @@ def sweep(
             code, message, folder = error.exit_code, str(error), error.folder
         except MemoryError as error:
             code, message = UnavailableError.exit_code, str(error) or "the host is out of memory"
+        except KeyboardInterrupt as interruption:  # what is done is shown before the program ends
+            interruption.add_note(f"{key}={value}")
+            return {"key": key, "values": outcomes}, interruption
         ladder = _summary(folder)
         status = "failed" if code else "ok"
         outcomes.append(

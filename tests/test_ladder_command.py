@@ -16,13 +16,14 @@ from synthetic_runs import baseline, cuda, emulated, make_run
 import pcnn_bench.engines as packages
 from pcnn_bench import ladder_report, plotting, timing
 from pcnn_bench.cli import exit_code_of
-from pcnn_bench.config import load_config, parse_config
-from pcnn_bench.errors import ConfigError, DeviceMemoryError
-from pcnn_bench.ladder_report import print_ladder, summarise_ladder
+from pcnn_bench.config import Config, load_config, parse_config
+from pcnn_bench.errors import ConfigError, DeviceMemoryError, FindingError
+from pcnn_bench.job import RunResult
+from pcnn_bench.ladder_report import _other_batch, print_ladder, summarise_ladder
 from pcnn_bench.pairing import Series, common_stages
 from pcnn_bench.reporting import WIDTH, summarise
 from pcnn_bench.results import load_results
-from pcnn_bench.sweep import parse_sweep
+from pcnn_bench.sweep import parse_sweep, sweep
 
 LAYERS = """
     - {kind: conv2d, out_channels: 2, kernel: 3}
@@ -312,6 +313,8 @@ def test_rungs_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (["--sweep", "batch_siez=4"], ["--sweep: 'batch_siez'", "did you mean 'batch_size'"]),
         (["--sweep", "kind=sgd"], ["network.layers[0].kind or network.layers[1].kind"]),
         (["--sweep", "batch_size=4,4"], ["4 is named 2 times"]),
+        (["--sweep", "learning_rate=0.1,1e-1"], ["--sweep: 1e-1 is 0.1 again"]),
+        (["--sweep", "cuda.rung=naive,tuned"], ["a ladder runs every rung", "--rungs"]),
         (["--sweep", "batch_size=4,0"], ["training.batch_size=0"]),
         (["--sweep", "training.batch=4"], ["training.batch"]),
     ],
@@ -398,6 +401,31 @@ def test_a_sweep_as_json_holds_the_figures_of_every_value(tmp_path: Path, capsys
     assert (bad["value"], bad["status"], bad["exit_code"]) == ("1e30", "diverged", 1)
     assert "learning_rate" in bad["message"]
     assert Path(bad["folder"]).is_dir()
+
+
+def test_a_sweep_that_is_interrupted_shows_what_is_done(tmp_path: Path) -> None:
+    file = write_config(tmp_path)
+    begun: list[str] = []
+
+    def run(config: Config) -> RunResult:
+        if len(begun) > 1:
+            raise KeyboardInterrupt
+        raise FindingError("diverged")
+
+    summary, ending = sweep(
+        "batch_size=4,8,16", lambda more: load_config(file, more), run, begun.append
+    )
+    assert isinstance(ending, KeyboardInterrupt)
+    assert [each["value"] for each in summary["values"]] == ["4"]
+    assert begun == ["training.batch_size=4", "training.batch_size=8"]
+
+
+def test_a_batch_that_the_data_set_cannot_fill_is_not_said_to_have_run() -> None:
+    outcome = {"value": "1000", "ladder": {"rungs": [{"batch_size": None}, {"batch_size": 64}]}}
+    assert _other_batch("training.batch_size", outcome) == " (ran 64)"
+    assert _other_batch("training.batch_size", {**outcome, "value": "64"}) == ""
+    assert _other_batch("training.seed", outcome) == ""
+    assert _other_batch("training.batch_size", {"value": "8", "ladder": None}) == ""
 
 
 def test_the_values_of_a_sweep_may_hold_commas(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ __device__ __forceinline__ bool reaches(const unsigned char* passed, int cell)
 }
 
 // The error that the windows over (p, q) of a map of the batch hand down, but for a derivative that is to be
-// recomputed. SIZE / STEP windows lie over a cell along an axis, rounded up: the last that begins before it, and others.
+// recomputed. SIZE / STEP windows lie over a cell along an axis, rounded up: the last that begins before it, and
+// others.
 __device__ __forceinline__ float gather_windows(
     const float* grad_y, const float* y, const unsigned char* passed, int map, int p, int q)
 {

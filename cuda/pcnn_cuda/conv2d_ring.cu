@@ -8,7 +8,7 @@
 //            backward_push, backward_pull: the first INPUTS blocks own INPUT_BAND steps (of STRIDE_H rows) down a strip
 //            of INPUT_COLUMNS columns of INPUT_CHANNELS channels of grad_x; the others walk down strips of the batch,
 //            WEIGHT_BAND rows of units each, for the filters that they own; backward_sum: 32 gradients a block of 256
-//            THREADS threads a block; FORWARD_SHARED floats of dynamic shared memory, or INPUT_SHARED and WEIGHT_SHARED,
+//            THREADS threads a block; FORWARD_SHARED floats of dynamic shared memory, or INPUT_SHARED or WEIGHT_SHARED,
 //            whichever is more. Compiled for one direction: PUSHES says which backward kernel may be launched
 // Traffic    forward 4*(N*C*H*W + K*C*R*S + K + N*K*U*V) + N*K*U*V*PASSED_BYTES bytes; of these x once for each map
 //            group, and a band's or strip's halo once more: a walk of B pooled rows reads

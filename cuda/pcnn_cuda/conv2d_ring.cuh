@@ -9,7 +9,7 @@
 #include "conv2d_act_pool_window.cuh"
 #include "tile.cuh"
 
-// A slot less than ROWS beyond the last, and every other one, where it lies.
+// The slot that a number below 2 * ROWS stands for: after the last comes the first again.
 template <int ROWS>
 __device__ __forceinline__ int wrap(int slot)
 {
@@ -91,8 +91,8 @@ struct SourceRing {
     __device__ __forceinline__ void next_step() { slot = wrap<ROWS>(slot + STEP); }
 };
 
-// PARTS threads of a warp that share an item: each takes every PARTS-th term of its sums. They lie 32 / PARTS lanes apart,
-// so that neighbours have different items, and the same terms.
+// PARTS threads of a warp that share an item: each takes every PARTS-th term of its sums. They lie 32 / PARTS lanes
+// apart, so that neighbours have different items, and the same terms.
 template <int PARTS>
 struct Team {
     static_assert(PARTS == 1 || PARTS == 2 || PARTS == 4, "lanes of a warp");

@@ -8,7 +8,7 @@
 #error "compile with -DFORWARD_MAPS= -DFORWARD_ROWS= -DFORWARD_COLUMNS= -DFORWARD_SHARED=; the host chooses the strip"
 #endif
 #if !defined(FORWARD_MAP_BLOCK) || !defined(FORWARD_PIXEL_BLOCK) || !defined(FORWARD_PARTS)
-#error "compile with -DFORWARD_MAP_BLOCK= -DFORWARD_PIXEL_BLOCK= -DFORWARD_PARTS=, threads' shares; the host chooses them"
+#error "compile with -DFORWARD_MAP_BLOCK= -DFORWARD_PIXEL_BLOCK= -DFORWARD_PARTS=, threads' shares; the host chooses"
 #endif
 
 // A block owns FORWARD_MAPS maps of a strip of FORWARD_COLUMNS pooled columns, and completes FORWARD_ROWS pooled rows a

@@ -1,4 +1,4 @@
-// conv2d_ring_input.cuh - the input's gradient, row by row: errors pushed down by the units above, or pulled by those below
+// conv2d_ring_input.cuh - the input's gradient, row by row: errors pushed down by units above, or pulled by cells below
 
 #pragma once
 
@@ -8,7 +8,7 @@
 #error "compile with -DINPUT_CHANNELS= -DINPUT_ROWS= -DINPUT_COLUMNS=, a block's strip; the host chooses it"
 #endif
 #if !defined(CHANNEL_BLOCK) || !defined(COLUMN_BLOCK) || !defined(UNIT_BLOCK) || !defined(INPUT_PARTS)
-#error "compile with -DCHANNEL_BLOCK= -DCOLUMN_BLOCK= -DUNIT_BLOCK= -DINPUT_PARTS=, threads' shares; the host chooses them"
+#error "compile with -DCHANNEL_BLOCK= -DCOLUMN_BLOCK= -DUNIT_BLOCK= -DINPUT_PARTS=, threads' shares; the host chooses"
 #endif
 #if !defined(PUSHES) || !defined(INPUT_SHARED)
 #error "compile with -DPUSHES= -DINPUT_SHARED=, the direction and its floats of shared memory; the host counts them"
@@ -27,14 +27,16 @@ constexpr int UNIT_COLUMNS = (INPUT_COLUMNS - 1 + PAD_W) / STRIDE_W - FIRST_Q + 
 constexpr int CHANNEL_STRIDE = row_stride(INPUT_CHANNELS);
 constexpr int INPUT_FILTERS = K * R * S * CHANNEL_STRIDE;
 constexpr int ERROR_MAPS = round_up(K, ERROR_UNIT);
-static_assert(INPUT_COLUMNS % COLUMN_BLOCK == 0 && COLUMN_BLOCK % STRIDE_W == 0, "whole blocks, from a whole stride on");
+static_assert(INPUT_COLUMNS % COLUMN_BLOCK == 0, "a strip holds whole blocks of columns");
+static_assert(COLUMN_BLOCK % STRIDE_W == 0, "blocks start at whole strides");
 static_assert(INPUT_CHANNELS % CHANNEL_BLOCK == 0, "a strip holds whole blocks of channels");
 
 using InputTeam = Team<INPUT_PARTS>;  // shares the maps above an item
 
 // The source rows below a step's errors: none, unless units are convolved again.
 template <class Errors>
-using SourceAgain = SourceRing<RECOMPUTES ? C : 0, INPUT_ROWS, Errors::Again::COLUMNS, row_stride(Errors::Again::CELLS_BELOW)>;
+using SourceAgain = SourceRing<
+    RECOMPUTES ? C : 0, INPUT_ROWS, Errors::Again::COLUMNS, row_stride(Errors::Again::CELLS_BELOW)>;
 
 struct InputPlace {
     int n, c0, w0;
@@ -242,7 +244,8 @@ __device__ __forceinline__ void write_out(float* sums, float* grad_x, const Inpu
         const int row = h + line % STRIDE_H;
         const int w = at.w0 + column;
         const int place = w - left;
-        float* cell = sums + c * Push::SUM_PLANE + wrap<Push::SUM_SLOTS>(slot + line % STRIDE_H) * Push::SUM_STRIDE + place;
+        float* sums_of_row = sums + wrap<Push::SUM_SLOTS>(slot + line % STRIDE_H) * Push::SUM_STRIDE;
+        float* cell = sums_of_row + c * Push::SUM_PLANE + place;
         float sum = 0.0f;
         if (place >= 0 && place < Push::SUM_COLUMNS) {
             sum = *cell;

@@ -14,10 +14,10 @@
 #error "compile with -DWEIGHT_ROW_GROUPS= -DWEIGHT_COLUMN_GROUPS= -DWEIGHT_SHARED=; the host chooses or counts them"
 #endif
 
-// A block owns the filters of WEIGHT_MAPS maps on WEIGHT_CHANNELS channels and walks down some strips of the batch, each
-// WEIGHT_COLUMNS columns of units, WEIGHT_ROWS rows a step. An item is row r of the filters of WEIGHT_MAP_BLOCK maps on
-// WEIGHT_CHANNEL_BLOCK channels, summed over a part of the step's units: every WEIGHT_ROW_GROUPS-th row, of which every
-// WEIGHT_COLUMN_GROUPS-th four neighbours.
+// A block owns the filters of WEIGHT_MAPS maps on WEIGHT_CHANNELS channels and walks down some strips of the batch,
+// each WEIGHT_COLUMNS columns of units, WEIGHT_ROWS rows a step. An item is row r of the filters of WEIGHT_MAP_BLOCK
+// maps on WEIGHT_CHANNEL_BLOCK channels, summed over a part of the step's units: every WEIGHT_ROW_GROUPS-th row, of
+// which every WEIGHT_COLUMN_GROUPS-th four neighbours.
 struct Weights {
     static constexpr int STRIPS = round_up(Q, WEIGHT_COLUMNS) / WEIGHT_COLUMNS;
     static constexpr int CHANNEL_GROUPS = round_up(C, WEIGHT_CHANNELS) / WEIGHT_CHANNELS;
@@ -31,11 +31,12 @@ struct Weights {
     static constexpr int WHOLE_COLUMNS = round_up(WEIGHT_COLUMNS, 4);
     static constexpr int SEGMENT = 3 * STRIDE_W + S;  // cells below four units
     static constexpr int CELLS_BELOW = (WHOLE_COLUMNS - 4) * STRIDE_W + round_up(SEGMENT, 4);
-    using Errors = ErrorRing<
-        WEIGHT_MAPS, WEIGHT_ROWS, WEIGHT_COLUMNS, row_stride(round_up(WEIGHT_COLUMNS, at_least(4, ERROR_PIXEL_BLOCK))), 0>;
+    static constexpr int ERROR_STRIDE = row_stride(round_up(WEIGHT_COLUMNS, at_least(4, ERROR_PIXEL_BLOCK)));
+    using Errors = ErrorRing<WEIGHT_MAPS, WEIGHT_ROWS, WEIGHT_COLUMNS, ERROR_STRIDE, 0>;
     // Units are convolved again from all channels.
-    static constexpr int SOURCE_STRIDE = row_stride(RECOMPUTES ? at_least(CELLS_BELOW, Errors::Again::CELLS_BELOW) : CELLS_BELOW);
-    using Source = SourceRing<RECOMPUTES ? C : WEIGHT_CHANNELS, WEIGHT_ROWS, WEIGHT_COLUMNS, SOURCE_STRIDE>;
+    static constexpr int SOURCE_CHANNELS = RECOMPUTES ? C : WEIGHT_CHANNELS;
+    static constexpr int SOURCE_COLUMNS = at_least(CELLS_BELOW, RECOMPUTES ? Errors::Again::CELLS_BELOW : 0);
+    using Source = SourceRing<SOURCE_CHANNELS, WEIGHT_ROWS, WEIGHT_COLUMNS, row_stride(SOURCE_COLUMNS)>;
     static constexpr int LANE_SUMS = 32 * WEIGHT_MAPS;
     static constexpr int SHARED = at_least(LANE_SUMS + Errors::SIZE + Source::SIZE, ITEMS * SUMS);
 };
@@ -62,14 +63,17 @@ __device__ __forceinline__ void add_units(
             for (int k = 0; k < WEIGHT_MAP_BLOCK; ++k) load_run<4, 4>(error[k], units + k * Weights::Errors::PLANE + q);
 #pragma unroll
             for (int c = 0; c < WEIGHT_CHANNEL_BLOCK; ++c) {
+                const float* below = cells + c * Weights::SLOTS * Weights::Source::PLANE + q * STRIDE_W;
                 float value[round_up(Weights::SEGMENT, 4)];
-                load_run<Weights::SEGMENT, 4>(value, cells + c * Weights::SLOTS * Weights::Source::PLANE + q * STRIDE_W);
+                load_run<Weights::SEGMENT, 4>(value, below);
 #pragma unroll
                 for (int s = 0; s < S; ++s) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-                        for (int k = 0; k < WEIGHT_MAP_BLOCK; ++k) sum[k][c][s] += error[k][i] * value[i * STRIDE_W + s];
+                        for (int k = 0; k < WEIGHT_MAP_BLOCK; ++k) {
+                            sum[k][c][s] += error[k][i] * value[i * STRIDE_W + s];
+                        }
                     }
                 }
             }

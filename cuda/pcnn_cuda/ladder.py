@@ -133,13 +133,14 @@ def cover(
     first = 0
     while first < len(layers):
         choice = layers[first].spec.cuda or CudaChoice()
-        table = _table(resolve_rung(choice.rung or rung), layers[first:])
+        chosen = resolve_rung(choice.rung or rung)
+        table = _table(chosen, layers[first:])
         end = next(
             (index for index in range(first + 1, len(layers)) if _chooses(layers[index])), None
         )
         run, op = next(_fitting(table, layers[first:end]))
         covered = layers[first : first + len(run)]
-        wanted = choice.backward or direction or _better_direction(rung, layers[first])
+        wanted = choice.backward or direction or _better_direction(chosen, layers[first])
         ops.append(op(covered, wanted, batch_size))
         first += len(run)
     return ops

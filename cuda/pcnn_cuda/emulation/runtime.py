@@ -17,7 +17,7 @@ _PRELUDE = ("-include", "emulated_cuda.h")
 # Leaves half of a fiber's stack (32 KiB) to the functions that the kernel calls.
 _FRAME_LIMIT = "-Werror=frame-larger-than=16384"
 # NaN and infinity keep their meaning; only errno and traps, which CUDA lacks, are given up.
-_KERNEL_FLAGS = (
+_KERNEL_FLAGS: tuple[str, ...] = (
     *("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
     _FRAME_LIMIT,
 )
