@@ -84,7 +84,7 @@ def test_defaults_are_those_of_the_blueprint() -> None:
         "weight_decay": 0.0,
     }
     assert config.engines == ("baseline", "cuda")
-    assert config.cuda.model_dump() == {"rung": None, "backward": "push", "nvcc_flags": ()}
+    assert config.cuda.model_dump() == {"rung": None, "backward": None, "nvcc_flags": ()}
     assert config.timing.model_dump() == {
         "warmup_s": 0.2,
         "warmup_count": 5,
