@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import sys
 from collections.abc import Iterator, Mapping
@@ -162,4 +163,6 @@ def _why(winner: Row, loser: Row) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    sys.exit(main(parser.parse_args().check))

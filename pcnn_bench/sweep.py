@@ -109,7 +109,6 @@ def sweep(
         except MemoryError as error:
             code, message = UnavailableError.exit_code, str(error) or "the host is out of memory"
         except KeyboardInterrupt as interruption:  # what is done is shown before the program ends
-            interruption.add_note(f"{key}={value}")
             return {"key": key, "values": outcomes}, interruption
         ladder = _summary(folder)
         status = "failed" if code else "ok"

@@ -1,4 +1,4 @@
-"""``pcnn-bench ladder``: every rung in one run folder, the tables read from it, and sweeps over a config key."""
+"""``pcnn-bench ladder``: every rung in one run folder, and the tables read from it."""
 
 from __future__ import annotations
 
@@ -12,58 +12,16 @@ from typing import Any
 
 import pytest
 from synthetic_runs import baseline, cuda, emulated, make_run
+from tiny_ladder import DENSE, Capture, ladder, refuse_rung, strict, write_config
 
 import pcnn_bench.engines as packages
 from pcnn_bench import ladder_report, plotting, timing
 from pcnn_bench.cli import exit_code_of
-from pcnn_bench.config import Config, load_config, parse_config
-from pcnn_bench.errors import ConfigError, DeviceMemoryError, FindingError
-from pcnn_bench.job import RunResult
-from pcnn_bench.ladder_report import _other_batch, print_ladder, summarise_ladder
+from pcnn_bench.config import load_config, parse_config
+from pcnn_bench.ladder_report import print_ladder, summarise_ladder
 from pcnn_bench.pairing import Series, common_stages
 from pcnn_bench.reporting import WIDTH, summarise
 from pcnn_bench.results import load_results
-from pcnn_bench.sweep import parse_sweep, sweep
-
-LAYERS = """
-    - {kind: conv2d, out_channels: 2, kernel: 3}
-    - {kind: tanh}
-    - {kind: avgpool2d, size: 2}
-    - {kind: flatten}
-    - {kind: dense, out_features: 4}
-    - {kind: tanh}
-    - {kind: dense, out_features: 3}
-"""
-DENSE = """
-    - {kind: flatten}
-    - {kind: dense, out_features: 3}
-"""
-Capture = pytest.CaptureFixture[str]
-
-
-def write_config(folder: Path, layers: str = LAYERS) -> Path:
-    file = folder / "tiny.yaml"
-    file.write_text(
-        "schema: 1\nname: tiny\ndata: {set: synthetic, train_count: 37, test_count: 9}\n"
-        f"network:\n  input: [1, 9, 8]\n  layers:{layers}"
-        "training: {epochs: 2, batch_size: 8, optimizer: {kind: sgd, learning_rate: 0.1}}\n"
-        "timing: {warmup_s: 0.0, warmup_count: 1, budget_s: 0.02}\n"
-    )
-    return file
-
-
-def ladder(config: Path, output: Path, *argv: str) -> int:
-    given = ("--device", "emulated", "--output", str(output), "--quiet")
-    return exit_code_of(["ladder", str(config), *given, *argv])
-
-
-def strict(text: str) -> Any:
-    """What strict JSON says."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def table(folder: Path, name: str) -> list[dict[str, str]]:
@@ -308,15 +266,6 @@ def test_rungs_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (["--rungs", ""], ["--rungs: ''"]),
         (["--engine", "baseline"], ["engine cuda does not run"]),
         (["--set", "cuda.rung=naiv"], ["cuda.rung: 'naiv'"]),
-        (["--sweep", "batch_size"], ["KEY=V1,V2"]),
-        (["--sweep", "batch_size=4,,8"], ["KEY=V1,V2"]),
-        (["--sweep", "batch_siez=4"], ["--sweep: 'batch_siez'", "did you mean 'batch_size'"]),
-        (["--sweep", "kind=sgd"], ["network.layers[0].kind or network.layers[1].kind"]),
-        (["--sweep", "batch_size=4,4"], ["4 is named 2 times"]),
-        (["--sweep", "learning_rate=0.1,1e-1"], ["--sweep: 1e-1 is 0.1 again"]),
-        (["--sweep", "cuda.rung=naive,tuned"], ["a ladder runs every rung", "--rungs"]),
-        (["--sweep", "batch_size=4,0"], ["training.batch_size=0"]),
-        (["--sweep", "training.batch=4"], ["training.batch"]),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_nothing_runs(
@@ -328,18 +277,6 @@ def test_a_wrong_command_line_is_one_line_and_nothing_runs(
     for word in words:
         assert word in error
     assert not (tmp_path / "results").exists()
-
-
-def refuse_rung(monkeypatch: pytest.MonkeyPatch, rung: str, above: int = 0) -> None:
-    """Let this rung not fit into memory for batches larger than ``above``."""
-    make = packages.make_cuda
-
-    def refusing(*args: Any, **given: Any) -> Any:
-        if given["rung"] == rung and given["batch_size"] > above:
-            raise DeviceMemoryError(f"out of device memory: batch_size {given['batch_size']}")
-        return make(*args, **given)
-
-    monkeypatch.setattr(packages, "make_cuda", refusing)
 
 
 def test_a_rung_that_does_not_fit_ends_the_ladder_and_is_named(
@@ -364,77 +301,6 @@ def test_a_ladder_that_diverges_is_a_finding_and_keeps_its_rows(
     assert [one["status"] for one in summary["rungs"]][:2] == ["diverged", "not run"]
     assert all(one["step_us"] is None for one in summary["rungs"])
     assert "engine cuda naive (emulated)" in found.err
-
-
-def test_a_sweep_goes_on_after_a_value_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    refuse_rung(monkeypatch, "tuned", above=10)
-    config = write_config(tmp_path, DENSE)
-    argv = ("--rungs", "naive,tuned", "--sweep", "batch_size=1,70000,8")
-    assert ladder(config, tmp_path / "results", *argv) == 3
-    found = capsys.readouterr()
-    assert found.err.splitlines()[-1] == (
-        "sweep: 1 of 3 values failed, worst training.batch_size=70000: rung tuned, beside naive: "
-        "out of device memory: batch_size 37"
-    )
-    lines = found.out.splitlines()
-    assert lines[0] == "tiny: emulated device, no GPU times, by training.batch_size"
-    heads = [line.split("  ")[0] for line in lines if line.endswith("tuned")]
-    assert heads == ["step us (emulated)", "images/s", "emulated/baseline"]
-    assert sum(line.startswith("70000 failed") for line in lines) == len(heads)
-    folders = sorted((tmp_path / "results").iterdir())
-    assert len(folders) == 3
-    sizes = {load_config(folder / "config.yaml").training.batch_size for folder in folders}
-    assert sizes == {1, 8, 70000}
-
-
-def test_a_sweep_as_json_holds_the_figures_of_every_value(tmp_path: Path, capsys: Capture) -> None:
-    config = write_config(tmp_path, DENSE)
-    argv = ("--rungs", "naive", "--sweep", "learning_rate=1e-2,1e30", "--json")
-    assert ladder(config, tmp_path / "results", *argv) == 1
-    summary = strict(capsys.readouterr().out)
-    assert summary["key"] == "training.optimizer.learning_rate"
-    good, bad = summary["values"]
-    assert (good["value"], good["status"], good["exit_code"]) == ("1e-2", "ok", 0)
-    assert good["ladder"] == summarise_ladder(Path(good["folder"]))
-    assert (bad["value"], bad["status"], bad["exit_code"]) == ("1e30", "diverged", 1)
-    assert "learning_rate" in bad["message"]
-    assert Path(bad["folder"]).is_dir()
-
-
-def test_a_sweep_that_is_interrupted_shows_what_is_done(tmp_path: Path) -> None:
-    file = write_config(tmp_path)
-    begun: list[str] = []
-
-    def run(config: Config) -> RunResult:
-        if len(begun) > 1:
-            raise KeyboardInterrupt
-        raise FindingError("diverged")
-
-    summary, ending = sweep(
-        "batch_size=4,8,16", lambda more: load_config(file, more), run, begun.append
-    )
-    assert isinstance(ending, KeyboardInterrupt)
-    assert [each["value"] for each in summary["values"]] == ["4"]
-    assert begun == ["training.batch_size=4", "training.batch_size=8"]
-
-
-def test_a_batch_that_the_data_set_cannot_fill_is_not_said_to_have_run() -> None:
-    outcome = {"value": "1000", "ladder": {"rungs": [{"batch_size": None}, {"batch_size": 64}]}}
-    assert _other_batch("training.batch_size", outcome) == " (ran 64)"
-    assert _other_batch("training.batch_size", {**outcome, "value": "64"}) == ""
-    assert _other_batch("training.seed", outcome) == ""
-    assert _other_batch("training.batch_size", {"value": "8", "ladder": None}) == ""
-
-
-def test_the_values_of_a_sweep_may_hold_commas(tmp_path: Path) -> None:
-    config = load_config(write_config(tmp_path))
-    key, values = parse_sweep("kernel=3, [2, 3],5", config)
-    assert (key, values) == ("network.layers[0].kernel", ["3", "[2, 3]", "5"])
-    assert parse_sweep("name=a,b", config) == ("name", ["a", "b"])
-    with pytest.raises(ConfigError, match="out_features"):
-        parse_sweep("out_features=3,4", config)  # two dense layers have it
 
 
 def test_on_a_gpu_the_headline_is_a_ratio_of_totals(tmp_path: Path, capsys: Capture) -> None:

@@ -1,7 +1,9 @@
 // async_copy.cuh - copies from global to shared memory that go on while the thread computes
 //
-// Idea       own; what the next step reads is on its way while this one computes, and needs no registers. Before compute
-//            capability 8.0, and on the emulated device, the copy is done at once
+// Launch     whoever asked for copies waits for them, then the block meets at a barrier before anyone reads them
+// Limits     compute capability 8.0 on; before that, and on the emulated device, a cell is copied when it is asked for
+// Idea       a load needs a register until its cell arrives, so few are on their way at once; a copy needs none, and a
+//            whole tile costs the latency of memory once, while the thread computes
 
 #pragma once
 

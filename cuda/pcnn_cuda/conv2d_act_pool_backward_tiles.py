@@ -215,16 +215,19 @@ class InputTile:
         }  # fmt: skip
 
 
-def input_tiles(s: Sizes, again: Block, least: int) -> Iterator[InputTile]:
-    """Every tile that fits and gives a block more than ``least`` items."""
+def input_shares(s: Sizes, *, pushes: bool) -> Iterator[tuple[int, int, int]]:
+    """What a thread may compute of the input's gradient: channels, columns when it pulls, units when it pushes."""
     for channel_block, units in product((8, 4, 2, 1), (4, 2, 1)):
         pushed = channel_block * round_up((units - 1) * s.stride.w + s.kernel.w, units * s.stride.w)
         is_smallest = channel_block == units == 1
-        if not is_smallest and (
-            channel_block >= 2 * s.channels or units >= 2 * s.image.w or pushed > MAX_SUMS
-        ):
-            continue
-        column_block = s.stride.w * max(1, units // s.stride.w)
+        is_too_large = channel_block >= 2 * s.channels or units >= 2 * s.image.w
+        if is_smallest or not (is_too_large or (pushes and pushed > MAX_SUMS)):
+            yield channel_block, s.stride.w * max(1, units // s.stride.w), units
+
+
+def input_tiles(s: Sizes, again: Block, least: int) -> Iterator[InputTile]:
+    """Every tile that fits and gives a block more than ``least`` items."""
+    for channel_block, column_block, units in input_shares(s, pushes=True):
         for extents in product(
             cuts(s.channels, channel_block),
             cuts(s.image.h, s.stride.h),
@@ -350,19 +353,28 @@ class WeightTile:
         }  # fmt: skip
 
 
-def weight_tiles(s: Sizes, again: Block, least: int) -> Iterator[WeightTile]:
-    """Every tile that fits and gives a block more than ``least`` items."""
+def weight_shares(s: Sizes, again: Block) -> Iterator[tuple[int, int, int]]:
+    """What a thread may compute of the filters' gradient: maps, channels; and what a block's maps are a multiple of."""
     # sums stay in registers while errors are made, which may take the sums of a convolution beside them
     most = MAX_SUMS // 2 if s.recomputes else MAX_SUMS
     for map_block, channel_block in product((8, 4, 2, 1), (4, 2, 1)):
         is_smallest = map_block == channel_block == 1
-        if not is_smallest and (
+        is_too_large = (
             map_block >= 2 * s.maps
             or channel_block >= 2 * s.channels
             or map_block * channel_block * s.kernel.w > most
-        ):
-            continue
-        unit = max(map_block, again.maps) if s.recomputes else map_block
+        )
+        if is_smallest or not is_too_large:
+            yield (
+                map_block,
+                channel_block,
+                max(map_block, again.maps) if s.recomputes else map_block,
+            )
+
+
+def weight_tiles(s: Sizes, again: Block, least: int) -> Iterator[WeightTile]:
+    """Every tile that fits and gives a block more than ``least`` items."""
+    for map_block, channel_block, unit in weight_shares(s, again):
         for maps, channels, rows, columns in product(
             cuts(s.maps, unit), cuts(s.channels, channel_block), cuts(s.out.h), cuts(s.out.w)
         ):

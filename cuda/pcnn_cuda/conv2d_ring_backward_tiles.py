@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product
 
-from pcnn_cuda.conv2d_act_pool_backward_tiles import BLOCKS_AGAIN, MAX_SUMS, TARGET_BLOCKS
+from pcnn_cuda.conv2d_act_pool_backward_tiles import (
+    BLOCKS_AGAIN,
+    TARGET_BLOCKS,
+    weight_shares,
+)
 from pcnn_cuda.conv2d_act_pool_tiles import (
     LOAD_ISSUES,
     LOOP_ISSUES,
@@ -167,17 +171,7 @@ class WeightStrip:
 
 def weight_strips(s: Sizes, again: Block, least: int) -> Iterator[WeightStrip]:
     """Every strip that fits and gives a block more than ``least`` items."""
-    # sums stay in registers while errors are made, which may take the sums of a convolution beside them
-    most = MAX_SUMS // 2 if s.recomputes else MAX_SUMS
-    for map_block, channel_block in product((8, 4, 2, 1), (4, 2, 1)):
-        is_smallest = map_block == channel_block == 1
-        if not is_smallest and (
-            map_block >= 2 * s.maps
-            or channel_block >= 2 * s.channels
-            or map_block * channel_block * s.kernel.w > most
-        ):
-            continue
-        unit = max(map_block, again.maps) if s.recomputes else map_block
+    for map_block, channel_block, unit in weight_shares(s, again):
         for maps, channels in product(
             extents(s.maps, unit, least), extents(s.channels, channel_block, least)
         ):

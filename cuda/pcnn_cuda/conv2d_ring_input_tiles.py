@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from pcnn_cuda.conv2d_act_pool_backward_tiles import ERROR_ISSUES, MAX_SUMS
+from pcnn_cuda.conv2d_act_pool_backward_tiles import ERROR_ISSUES, input_shares
 from pcnn_cuda.conv2d_act_pool_tiles import (
     LOAD_ISSUES,
     LOOP_ISSUES,
@@ -252,16 +252,9 @@ def smallest_input(s: Sizes, again: Block, is_push: bool) -> InputStrip:
 
 def input_strips(s: Sizes, again: Block, is_push: bool, least: int) -> Iterator[InputStrip]:
     """Every strip that fits and gives a block more than ``least`` items."""
-    for channel_block, units, parts in product((8, 4, 2, 1), (4, 2, 1), PARTS):
-        pushed = channel_block * round_up((units - 1) * s.stride.w + s.kernel.w, units * s.stride.w)
-        is_smallest = channel_block == units == 1
-        if not is_smallest and (
-            channel_block >= 2 * s.channels
-            or units >= 2 * s.image.w
-            or (is_push and pushed > MAX_SUMS)
-        ):
-            continue
-        column_block = s.stride.w * max(1, units // s.stride.w)
+    for (channel_block, column_block, units), parts in product(
+        input_shares(s, pushes=is_push), PARTS
+    ):
         for channels, columns, rows in product(
             extents(s.channels, channel_block, least),
             extents(s.image.w, column_block, least),
